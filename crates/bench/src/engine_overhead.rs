@@ -59,11 +59,7 @@ impl Scenario for EngineOverhead {
     }
 
     fn sequences(&self) -> usize {
-        self.workloads
-            .iter()
-            .map(Workload::batch)
-            .max()
-            .unwrap_or(1)
+        workload::max_batch(&self.workloads)
     }
 
     fn check(&self, capabilities: &Capabilities, memory: &Memory) -> Result<(), BenchError> {

@@ -159,6 +159,11 @@ impl FromStr for Workload {
     }
 }
 
+/// The sequences that the largest workload runs at once.
+pub fn max_batch(workloads: &[Workload]) -> usize {
+    workloads.iter().map(Workload::batch).max().unwrap_or(1)
+}
+
 /// Refuses workloads that do not fit the session.
 pub fn check(
     workloads: &[Workload],

@@ -47,11 +47,7 @@ impl Scenario for Workloads {
     }
 
     fn sequences(&self) -> usize {
-        self.workloads
-            .iter()
-            .map(Workload::batch)
-            .max()
-            .unwrap_or(1)
+        workload::max_batch(&self.workloads)
     }
 
     /// Reserves exactly what these workloads need.

@@ -7,20 +7,14 @@ use loquat_text::format::FormatOverrides;
 use crate::args::GenerateArgs;
 use crate::error::CliError;
 use crate::interrupts::Interrupts;
-use crate::load::{self, LoadOptions, locate, open_store_on};
+use crate::load::{self, LoadOptions, locate};
 use crate::sampling::Sampling;
 use crate::show::{ReasoningDisplay, print_answer, print_summary, printer};
 use crate::{backends, prompt};
 
 pub fn run(args: &GenerateArgs, verbose: bool) -> Result<(), CliError> {
     let interrupts = Interrupts::listen()?;
-    let store = open_store_on(args.source.network)?;
-    let words = prompt::model_and_prompt(
-        &store,
-        &args.source,
-        args.model.as_deref(),
-        args.prompt.as_deref(),
-    )?;
+    let (store, words) = prompt::read_arguments(&args.source, &args.model, &args.prompt)?;
     // Before a download that an unknown backend or a missing file would waste.
     let backend = backends::select(&args.session.backend)?;
     let constraint = args.answer.constraint()?;

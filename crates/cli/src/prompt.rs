@@ -6,6 +6,7 @@ use loquat_store::{ModelQuery, Store, StoreError};
 
 use crate::args::ModelArgs;
 use crate::error::CliError;
+use crate::load::open_store_on;
 use crate::terminal::remark;
 
 /// The two optional arguments of a command.
@@ -13,6 +14,17 @@ use crate::terminal::remark;
 pub struct ModelAndPrompt {
     pub model: Option<String>,
     pub prompt: Option<String>,
+}
+
+/// Opens the store and tells the model from the prompt, as [`model_and_prompt`] does.
+pub fn read_arguments(
+    source: &ModelArgs,
+    first: &Option<String>,
+    second: &Option<String>,
+) -> Result<(Store, ModelAndPrompt), CliError> {
+    let store = open_store_on(source.network)?;
+    let words = model_and_prompt(&store, source, first.as_deref(), second.as_deref())?;
+    Ok((store, words))
 }
 
 /// A single argument is the model if the store resolves it, and a prompt if it has spaces, unless

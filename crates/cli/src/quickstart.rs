@@ -267,14 +267,22 @@ mod tests {
 
     use super::*;
 
-    fn machine(memory_bytes: Option<u64>) -> Machine {
-        Machine {
+    fn choices(store: &Store, memory_bytes: Option<u64>, port: Option<u16>) -> Choices {
+        let machine = Machine {
             backend: "cpu",
             device: "cpu (1 thread)".to_owned(),
             is_gpu: false,
             memory_bytes,
             available_bytes: None,
             speed: None,
+        };
+        let estimates = for_catalog(store, &machine, None);
+        Choices {
+            model: ServedModel::best(&estimates, &machine, store),
+            machine,
+            host: [127, 0, 0, 1].into(),
+            default_port: 8080,
+            port,
         }
     }
 
@@ -322,32 +330,20 @@ kind = "gguf"
 quant = "Q8_0"
 file = "twofold.gguf"
 bytes = 9_000_000_000_000
-[[model.forms.sources]]
-type = "hub"
-repo = "no/twofold"
+sources = [{ type = "hub", repo = "no/twofold" }]
 
 [[model.forms]]
 kind = "mlx"
 quant = "4bit"
 bytes = 600_000_000
-[[model.forms.sources]]
-type = "hub"
-repo = "no/twofold-mlx"
+sources = [{ type = "hub", repo = "no/twofold-mlx" }]
 "#;
 
     #[test]
     fn served_form_is_one_that_fits() {
         let folder = tempfile::tempdir().unwrap();
         let store = store_in(folder.path(), TWOFOLD);
-        let machine = machine(Some(64 << 30));
-        let estimates = for_catalog(&store, &machine, None);
-        let choices = Choices {
-            model: ServedModel::best(&estimates, &machine, &store),
-            machine,
-            host: [127, 0, 0, 1].into(),
-            default_port: 8080,
-            port: Some(8080),
-        };
+        let choices = choices(&store, Some(64 << 30), Some(8080));
         let model = read(&choices.text(Path::new("loquat.toml")))
             .models
             .remove(0);
@@ -388,15 +384,7 @@ repo = "no/twofold-mlx"
             (Some(1 << 20), Some(8080), "smollm2:135m"),
             (None, Some(8080), "source = "),
         ] {
-            let machine = machine(memory);
-            let estimates = for_catalog(&store, &machine, None);
-            let choices = Choices {
-                model: ServedModel::best(&estimates, &machine, &store),
-                machine,
-                host: [127, 0, 0, 1].into(),
-                default_port: 8080,
-                port,
-            };
+            let choices = choices(&store, memory, port);
             let text = choices.text(Path::new("a\nb.toml"));
             assert!(text.contains(model), "{text}");
             let config = read(&text);

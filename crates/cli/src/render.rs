@@ -10,19 +10,13 @@ use serde_json::{Value, json};
 
 use crate::args::{FormatArgs, RenderArgs};
 use crate::error::CliError;
-use crate::load::{locate, open_store_on};
+use crate::load::locate;
 use crate::request::{self, MESSAGES, TOOLS};
 use crate::terminal::print;
 use crate::{chat_setup, files, prompt};
 
 pub fn run(args: &RenderArgs) -> Result<(), CliError> {
-    let store = open_store_on(args.source.network)?;
-    let arguments = prompt::model_and_prompt(
-        &store,
-        &args.source,
-        args.model.as_deref(),
-        args.prompt.as_deref(),
-    )?;
+    let (store, arguments) = prompt::read_arguments(&args.source, &args.model, &args.prompt)?;
     let input = RenderInput::read(args, arguments.prompt)?;
     let renderer = Renderer::open(args, &store, arguments.model.as_deref())?;
     if args.tokens {

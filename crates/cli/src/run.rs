@@ -12,7 +12,7 @@ use crate::chat::{self, Settings};
 use crate::error::CliError;
 use crate::fit::{self, OpenAttempt};
 use crate::interrupts::Interrupts;
-use crate::load::{self, LoadOptions, locate, open_store_on};
+use crate::load::{self, LoadOptions, locate};
 use crate::sampling::Sampling;
 use crate::show::{ReasoningDisplay, Transcript, print_answer, print_summary, printer};
 use crate::terminal::bytes;
@@ -20,13 +20,7 @@ use crate::{backends, chat_setup, prompt, request};
 
 pub fn run(args: &RunArgs, verbose: bool) -> Result<(), CliError> {
     let interrupts = Interrupts::listen()?;
-    let store = open_store_on(args.source.network)?;
-    let words = prompt::model_and_prompt(
-        &store,
-        &args.source,
-        args.model.as_deref(),
-        args.prompt.as_deref(),
-    )?;
+    let (store, words) = prompt::read_arguments(&args.source, &args.model, &args.prompt)?;
     let opener = ModelOpener {
         // Before a download that an unknown backend or a missing file would waste.
         backend: backends::select(&args.session.backend)?,

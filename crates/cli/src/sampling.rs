@@ -79,7 +79,7 @@ impl Sampling {
     fn active(&self) -> Vec<(&'static str, Value)> {
         let values = |mut params: SamplingParams| {
             let slots = params.slots().into_iter();
-            let values = slots.map(|(name, slot)| (name, value(&slot)));
+            let values = slots.map(|(parameter, slot)| (parameter.name, value(&slot)));
             values.collect::<Vec<_>>()
         };
         let neutral = values(SamplingParams::default());
@@ -119,7 +119,7 @@ fn set(
     tokenizer: &Tokenizer,
 ) -> Result<(), CliError> {
     let mut slots = params.slots().into_iter();
-    let slot = slots.find(|(name, _)| *name == parameter.name);
+    let slot = slots.find(|(known, _)| known.name == parameter.name);
     match (slot.map(|(_, slot)| slot), given) {
         (Some(ParameterSlot::Float(slot)), FlagValue::Float(value)) => *slot = *value,
         // Flags have their parameters' ranges, so that the numbers fit.

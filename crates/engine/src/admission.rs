@@ -23,8 +23,7 @@ const RETRY: Duration = Duration::from_millis(50);
 impl Worker {
     /// Starts waiting requests in order while their reservations fit.
     pub(super) fn admit(&mut self, now: Instant) {
-        if self.queue.is_empty() || self.is_reloading() || self.retry_at.is_some_and(|at| now < at)
-        {
+        if self.queue.is_empty() || self.retry_at.is_some_and(|at| now < at) {
             return;
         }
         self.retry_at = None;

@@ -11,7 +11,6 @@ use loquat_text::Tokenizer;
 
 use crate::generation::channel;
 use crate::limits::Limits;
-use crate::reload::Reload;
 use crate::request::ValidationContext;
 use crate::sampling::fresh_seed;
 use crate::sequence::{NewSequence, Sequence};
@@ -19,7 +18,7 @@ use crate::shared::{EngineSnapshot, QueueLimits, QueueSlot, Shared};
 use crate::text_stream::TextStream;
 use crate::time::TimeSource;
 use crate::worker::{Command, Worker};
-use crate::{Choices, EngineError, EngineFailure, GenerateRequest, Generation, Stats};
+use crate::{Choices, EngineError, GenerateRequest, Generation, Stats};
 
 /// Options of an engine.
 #[derive(Debug, Clone, PartialEq)]
@@ -119,6 +118,8 @@ pub struct Engine {
     commands: mpsc::Sender<Command>,
     thread: Mutex<Option<Thread>>,
     shared: Arc<Shared>,
+    capabilities: Arc<Capabilities>,
+    limits: Limits,
     tokenizer: Option<Tokenizer>,
     options: EngineOptions,
     /// The next group number of a request with several choices.
@@ -153,7 +154,7 @@ impl Engine {
     ) -> Result<(Self, Worker), EngineError> {
         let capabilities = session.capabilities().clone();
         options.check(&capabilities)?;
-        let view = EngineSnapshot::new(capabilities, session.memory(), time.now());
+        let view = EngineSnapshot::new(session.memory(), time.now());
         let shared = Arc::new(Shared::new(view));
         let (commands, inbox) = mpsc::channel();
         let worker = Worker::new(
@@ -167,6 +168,8 @@ impl Engine {
             commands,
             thread: Mutex::new(None),
             shared,
+            capabilities: Arc::new(capabilities),
+            limits: worker.limits,
             tokenizer,
             options,
             groups: AtomicU64::new(0),
@@ -210,10 +213,9 @@ impl Engine {
         choices: usize,
     ) -> Result<Vec<(QueueSlot, TextStream)>, EngineError> {
         self.shared.check_open()?;
-        let capabilities = self.capabilities();
         request.validate(&ValidationContext {
-            limits: Limits::new(&self.options, &capabilities, &self.memory()),
-            capabilities: &capabilities,
+            limits: self.limits,
+            capabilities: &self.capabilities,
             has_tokenizer: self.tokenizer.is_some(),
         })?;
         let texts: Vec<TextStream> = (0..choices)
@@ -265,9 +267,9 @@ impl Engine {
         Ok(generation)
     }
 
-    /// The session's capabilities; they change with [`Engine::reload`].
+    /// The session's capabilities.
     pub fn capabilities(&self) -> Arc<Capabilities> {
-        Arc::clone(&self.shared.view().capabilities)
+        Arc::clone(&self.capabilities)
     }
 
     pub fn tokenizer(&self) -> Option<&Tokenizer> {
@@ -293,32 +295,6 @@ impl Engine {
     pub fn clear_cache(&self) {
         // Fails only if the engine has ended.
         let _ = self.commands.send(Command::ClearCache);
-    }
-
-    /// Replaces the session with another one of the same model; returns when it is in place. No
-    /// request is lost: running ones may finish within `patience`; unfinished, queued and new
-    /// requests are computed by the new session, unless they do not fit it. The old session is
-    /// dropped before `open` is called, on its own thread. If `open` fails, the engine ends.
-    pub fn reload<E>(
-        &self,
-        patience: Duration,
-        open: impl FnOnce() -> Result<Box<dyn Session>, E> + Send + 'static,
-    ) -> Result<(), EngineError>
-    where
-        E: Into<Box<dyn std::error::Error + Send + Sync>>,
-    {
-        self.shared.check_open()?;
-        let (done, answer) = mpsc::channel();
-        let reload = Reload {
-            deadline: self.deadline(patience),
-            open: Box::new(|| open().map_err(EngineFailure::open)),
-            done,
-            commands: self.commands.clone(),
-        };
-        self.commands
-            .send(Command::Reload(reload))
-            .map_err(|_| self.shared.end_reason())?;
-        answer.recv().map_err(|_| self.shared.end_reason())
     }
 
     /// Rejects new requests, lets current ones finish within `patience`, cancels the rest and drops

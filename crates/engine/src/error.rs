@@ -1,8 +1,6 @@
 //! Errors of the engine.
 
-use std::error::Error as StdError;
 use std::io;
-use std::sync::Arc;
 use std::time::Duration;
 
 use loquat_session::SessionError;
@@ -93,7 +91,7 @@ pub enum EngineError {
 }
 
 /// Why an engine ended without being shut down.
-#[derive(Debug, Clone, Error)]
+#[derive(Debug, Clone, PartialEq, Error)]
 pub enum EngineFailure {
     /// The session or the engine panicked.
     #[error("{0}")]
@@ -109,30 +107,6 @@ pub enum EngineFailure {
     /// The thread ended without a reason.
     #[error("its thread is gone")]
     ThreadGone,
-    /// The new session of a reload could not be opened.
-    #[error("it could not be reloaded: {0}")]
-    Open(Arc<dyn StdError + Send + Sync>),
-    /// The new session of a reload has another vocabulary.
-    #[error("it could not be reloaded: the new session has {found} tokens, not {expected}")]
-    Vocabulary {
-        /// Tokens of the old session.
-        expected: usize,
-        /// Tokens of the new session.
-        found: usize,
-    },
-}
-
-impl EngineFailure {
-    pub(crate) fn open(cause: impl Into<Box<dyn StdError + Send + Sync>>) -> Self {
-        Self::Open(cause.into().into())
-    }
-}
-
-/// Failures are equal if their messages are.
-impl PartialEq for EngineFailure {
-    fn eq(&self, other: &Self) -> bool {
-        self.to_string() == other.to_string()
-    }
 }
 
 impl EngineError {

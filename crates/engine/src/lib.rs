@@ -18,11 +18,11 @@ mod event;
 mod generation;
 mod limits;
 mod mask;
+mod no_session;
 mod pacing;
 mod pooling;
 mod prefix_cache;
 mod queue;
-mod reload;
 mod request;
 mod running;
 mod sampling;
@@ -48,7 +48,7 @@ pub use loquat_text::Blame;
 pub use mask::TokenMask;
 pub use pooling::Pooling;
 pub use prefix_cache::CacheStats;
-pub use request::{GenerateRequest, PRIORITIES};
+pub use request::GenerateRequest;
 pub use sampling::{
     ALLOWED_TOKENS, BAD_WORDS, DEFAULT_DRY_SEQUENCE_BREAKERS, DEFAULT_ORDER, DRY_ALLOWED_LENGTH,
     DRY_BASE, DRY_MULTIPLIER, DRY_PENALTY_LAST_N, DRY_SEQUENCE_BREAKERS, DYNATEMP_EXPONENT,

@@ -12,7 +12,6 @@ pub(crate) struct Limits {
     pub kv_capacity: usize,
     pub kv_granularity: usize,
     pub max_context: usize,
-    pub vocab_size: usize,
 }
 
 impl Limits {
@@ -27,7 +26,6 @@ impl Limits {
             kv_capacity: memory.kv_capacity,
             kv_granularity: memory.kv_granularity.max(1),
             max_context: capabilities.max_context,
-            vocab_size: capabilities.vocab_size,
         }
     }
 

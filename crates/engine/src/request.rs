@@ -10,7 +10,7 @@ use crate::sampling::check_token;
 use crate::{EngineError, Logprobs, Pooling, RequestConstraint, SamplingParams};
 
 /// Allowed values of [`GenerateRequest::priority`].
-pub const PRIORITIES: RangeInclusive<i32> = -100..=100;
+const PRIORITIES: RangeInclusive<i32> = -100..=100;
 
 /// A request to generate tokens, score a prompt or embed it.
 #[derive(Debug, Clone, Default)]
@@ -41,7 +41,7 @@ pub struct GenerateRequest {
     pub fresh_text: bool,
     /// Limits which tokens may be generated.
     pub constraint: Option<RequestConstraint>,
-    /// Lower goes first, as in vLLM; one of [`PRIORITIES`]. Waiting improves it.
+    /// Lower goes first, as in vLLM; from -100 to 100. Waiting improves it.
     pub priority: i32,
     /// The client. Clients of one priority get equal shares; requests without a name form one
     /// client.

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
-use loquat_session::{Capabilities, Memory};
+use loquat_session::Memory;
 
 use crate::stats::Meter;
 use crate::{CacheStats, EngineError, EngineFailure, Stats, Totals};
@@ -39,7 +39,6 @@ pub(crate) struct QueueLimits {
 /// The engine's last published state.
 #[derive(Debug)]
 pub(crate) struct EngineSnapshot {
-    pub capabilities: Arc<Capabilities>,
     pub memory: Memory,
     pub running: usize,
     pub paused: usize,
@@ -51,9 +50,8 @@ pub(crate) struct EngineSnapshot {
 }
 
 impl EngineSnapshot {
-    pub fn new(capabilities: Capabilities, memory: Memory, now: Instant) -> Self {
+    pub fn new(memory: Memory, now: Instant) -> Self {
         Self {
-            capabilities: Arc::new(capabilities),
             memory,
             running: 0,
             paused: 0,

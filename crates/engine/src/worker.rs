@@ -1,6 +1,5 @@
 //! The thread that owns the session.
 
-use std::collections::VecDeque;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
@@ -11,10 +10,10 @@ use crate::clients::Clients;
 use crate::constraint_worker::ConstraintWorker;
 use crate::error::panic_message;
 use crate::limits::Limits;
+use crate::no_session::NoSession;
 use crate::pacing::PromptPacer;
 use crate::prefix_cache::{PrefixCache, release};
 use crate::queue::Queue;
-use crate::reload::{Opening, Reload};
 use crate::running::Running;
 use crate::sampling::SamplerScratch;
 use crate::scheduler::{Scheduled, Scheduler, StepMix};
@@ -37,7 +36,6 @@ pub(crate) enum Command {
     /// A reader made room or dropped its end.
     Wake,
     ClearCache,
-    Reload(Reload),
     /// End when all requests are done, or at the deadline.
     Drain(Instant),
     Shutdown,
@@ -55,9 +53,6 @@ pub(crate) struct Worker {
     pub(super) meter: Meter,
     /// When to retry admission.
     pub(super) retry_at: Option<Instant>,
-    /// Pending reloads.
-    pub(super) reloads: VecDeque<Reload>,
-    pub(super) opening: Option<Opening>,
     pub(super) scheduler: Scheduler,
     commands: mpsc::Receiver<Command>,
     /// A command arrived since the last schedule, so a reader may have dropped its end.
@@ -73,7 +68,7 @@ pub(crate) struct Worker {
     scratch: SamplerScratch,
     constraint_worker: ConstraintWorker,
     /// Consecutive failed steps.
-    pub(super) failures: usize,
+    failures: usize,
     /// A row of this step ran out of KV.
     starved: Option<SessionError>,
     pub(super) shared: Arc<Shared>,
@@ -88,9 +83,12 @@ impl Worker {
         shared: Arc<Shared>,
         time: TimeSource,
     ) -> Self {
-        let reuse = session.capabilities().prefix_copy;
-        let cache = PrefixCache::new(reuse, options.cache_bytes);
-        let (limits, scheduler) = plan(&*session, &options, &cache);
+        let capabilities = session.capabilities();
+        let cache = PrefixCache::new(capabilities.prefix_copy, options.cache_bytes);
+        let limits = Limits::new(&options, capabilities, &session.memory());
+        let pace = PromptPacer::new(options.max_slowdown, limits.max_running);
+        let stops_short = cache.needs_snapshots();
+        let scheduler = Scheduler::new(capabilities, limits.step_tokens, stops_short, pace);
         Self {
             session,
             options,
@@ -101,8 +99,6 @@ impl Worker {
             clients: Clients::default(),
             meter: Meter::new(time.now()),
             retry_at: None,
-            reloads: VecDeque::new(),
-            opening: None,
             scheduler,
             commands,
             woken: false,
@@ -146,16 +142,13 @@ impl Worker {
         let mut idle = false;
         loop {
             self.take_commands(idle);
-            let now = self.time.now();
-            if self.is_over(now) {
+            if self.is_over(self.time.now()) {
                 return Ok(());
             }
-            self.advance_reload(now)?;
             // A step without rows may still have ended the last sequence.
             let stepped = self.step()?;
             self.yield_to_readers();
-            let now = self.time.now();
-            idle = !stepped && !self.is_over(now) && !self.is_reload_due(now);
+            idle = !stepped && !self.is_over(self.time.now());
         }
     }
 
@@ -190,7 +183,6 @@ impl Worker {
                     self.drop_cancelled(self.time.now());
                     self.cache.clear(&mut *self.session);
                 }
-                Command::Reload(reload) => self.reloads.push_back(reload),
                 Command::Drain(until) => {
                     let earlier = self.drain_until.unwrap_or(until);
                     self.drain_until = Some(until.min(earlier));
@@ -231,15 +223,8 @@ impl Worker {
         let deadlines = running
             .chain(self.queue.iter())
             .filter_map(Sequence::deadline);
-        let reload = self.reloads.front().filter(|_| self.opening.is_none());
-        let reload = reload.map(|reload| reload.deadline);
-        let waits = !self.queue.is_empty() && !self.is_reloading();
-        let retry = self.retry_at.filter(|_| waits);
-        deadlines
-            .chain(reload)
-            .chain(retry)
-            .chain(self.drain_until)
-            .min()
+        let retry = self.retry_at.filter(|_| !self.queue.is_empty());
+        deadlines.chain(retry).chain(self.drain_until).min()
     }
 
     fn enqueue(&mut self, mut sequence: Sequence) {
@@ -247,9 +232,6 @@ impl Worker {
         self.arrivals += 1;
         self.meter.totals.submitted += 1;
         self.clients.arrive(&sequence.client);
-        if self.opening.is_none() && self.refuse(&mut sequence).is_some() {
-            return self.conclude(vec![sequence], self.time.now());
-        }
         self.queue.push(sequence);
     }
 
@@ -534,12 +516,11 @@ impl Worker {
         let now = self.time.now();
         // A step that panicked left them at the worker.
         self.collect_constraints();
-        let whole = why == EngineError::ShutDown && self.opening.is_none();
+        let whole = why == EngineError::ShutDown;
         if !whole {
-            self.drop_session();
-        }
-        if let Some(opening) = self.opening.take() {
-            opening.abandon();
+            let capabilities = self.session.capabilities().clone();
+            let absent = NoSession::new(capabilities, self.shared.view().memory);
+            self.session = Box::new(absent);
         }
         while let Ok(command) = self.commands.try_recv() {
             if let Command::Submit(sequence) = command {
@@ -564,20 +545,6 @@ impl Worker {
         self.cache.clear(&mut *self.session);
         Some(self.session)
     }
-}
-
-/// Limits and scheduler for a session.
-pub(super) fn plan(
-    session: &dyn Session,
-    options: &EngineOptions,
-    cache: &PrefixCache,
-) -> (Limits, Scheduler) {
-    let capabilities = session.capabilities();
-    let limits = Limits::new(options, capabilities, &session.memory());
-    let pace = PromptPacer::new(options.max_slowdown, limits.max_running);
-    let stops_short = cache.needs_snapshots();
-    let scheduler = Scheduler::new(capabilities, limits.step_tokens, stops_short, pace);
-    (limits, scheduler)
 }
 
 /// Turns a panic in one request's handling into an error of that request.

@@ -158,14 +158,10 @@ impl Chat {
 
     /// Sends the request and returns its answer to read while it is generated.
     pub fn stream(self) -> Result<Answer, Error> {
-        let Self {
-            model,
-            request,
-            max_tokens,
-        } = self;
+        let Self { model, request, .. } = self;
         let is_constrained = request.answer.is_some();
         let LoweredChat { generate, reply } = model.chat_context().lower(request)?;
-        let answer = model.submit(generate, ReplyDecoder::chat(reply), max_tokens)?;
+        let answer = model.submit(generate, ReplyDecoder::chat(reply), self.max_tokens)?;
         Ok(answer.constrained(is_constrained))
     }
 
@@ -198,14 +194,10 @@ impl Continuation {
 
     /// Sends the request and returns its answer to read while it is generated.
     pub fn stream(self) -> Result<Answer, Error> {
-        let Self {
-            model,
-            request,
-            max_tokens,
-        } = self;
+        let Self { model, request, .. } = self;
         let is_constrained = request.constraint.is_some();
         let generate = request.lower(model.chat_context())?;
-        let answer = model.submit(generate, ReplyDecoder::plain_text(), max_tokens)?;
+        let answer = model.submit(generate, ReplyDecoder::plain_text(), self.max_tokens)?;
         Ok(answer.constrained(is_constrained))
     }
 }

@@ -25,9 +25,9 @@ pub fn apply(
         let left_out = DEFAULT_ORDER.iter().filter(|step| !order.contains(step));
         left_out.for_each(|step| params.switch_off(*step));
     }
-    for (name, slot) in params.slots() {
-        if let Some(value) = overrides.get(name) {
-            set(name, slot, value, tokenizer)?;
+    for (parameter, slot) in params.slots() {
+        if let Some(value) = overrides.get(parameter.name) {
+            set(parameter.name, slot, value, tokenizer)?;
         }
     }
     let unknown = overrides
@@ -166,7 +166,9 @@ mod tests {
     /// The value of a parameter.
     fn value_of(params: &mut SamplingParams, name: &str) -> Value {
         let mut slots = params.slots().into_iter();
-        let (_, slot) = slots.find(|(slot, _)| *slot == name).expect("a field");
+        let (_, slot) = slots
+            .find(|(known, _)| known.name == name)
+            .expect("a field");
         match slot {
             ParameterSlot::Float(value) => json!(value),
             ParameterSlot::Count(value) => json!(value),

@@ -13,12 +13,8 @@ use super::values::at_least_one;
 #[command(next_help_heading = "Session")]
 pub struct SessionArgs {
     /// The compute backend (see `loquat backends`); `auto` uses a GPU if there is one, else the CPU.
-    #[arg(
-        long,
-        value_name = "NAME",
-        env = "LOQUAT_BACKEND",
-        default_value = "auto"
-    )]
+    #[arg(long, value_name = "NAME", env = "LOQUAT_BACKEND")]
+    #[arg(default_value = "auto")]
     pub backend: String,
     /// Context length, at most the model's [default: the model's].
     #[arg(long, value_name = "TOKENS", value_parser = at_least_one)]

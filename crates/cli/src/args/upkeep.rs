@@ -30,12 +30,8 @@ pub struct FitArgs {
     #[arg(allow_negative_numbers = true)]
     pub context: Option<NonZeroUsize>,
     /// The compute backend, as for `run`.
-    #[arg(
-        long,
-        value_name = "NAME",
-        env = "LOQUAT_BACKEND",
-        default_value = "auto"
-    )]
+    #[arg(long, value_name = "NAME", env = "LOQUAT_BACKEND")]
+    #[arg(default_value = "auto")]
     pub backend: String,
     /// Measure this machine again instead of using the last measurement.
     #[arg(long)]

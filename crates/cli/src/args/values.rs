@@ -2,6 +2,8 @@
 
 use std::num::NonZeroUsize;
 
+use jiff::civil::{Date, Time};
+use jiff::tz::Offset;
 use serde_json::Value;
 
 pub fn nonzero(value: usize) -> NonZeroUsize {
@@ -45,54 +47,10 @@ pub fn date(text: &str) -> Result<u64, String> {
 
 fn seconds(text: &str) -> Option<u64> {
     let (date, time) = text.split_once(['T', ' ']).unwrap_or((text, "00:00:00"));
-    let [year, month, day] = numbers(date, '-')?;
-    let [hour, minute, second] = numbers(time, ':')?;
-    let days_in_month = match month {
-        2 if is_leap(year) => 29,
-        2 => 28,
-        4 | 6 | 9 | 11 => 30,
-        _ => 31,
-    };
-    let valid = (1970..=9999).contains(&year)
-        && (1..=12).contains(&month)
-        && (1..=days_in_month).contains(&day)
-        && hour < 24
-        && minute < 60
-        && second < 60;
-    valid.then(|| {
-        let hours = days_since_1970(year, month, day) * 24 + hour;
-        (hours * 60 + minute) * 60 + second
-    })
-}
-
-fn numbers(text: &str, between: char) -> Option<[u64; 3]> {
-    let digits = |part: &str| part.bytes().all(|byte| byte.is_ascii_digit());
-    let parts: Vec<&str> = text.split(between).collect();
-    let parts: [&str; 3] = parts.try_into().ok()?;
-    if parts.iter().all(|part| digits(part)) {
-        Some([
-            parts[0].parse().ok()?,
-            parts[1].parse().ok()?,
-            parts[2].parse().ok()?,
-        ])
-    } else {
-        None
-    }
-}
-
-fn is_leap(year: u64) -> bool {
-    year.is_multiple_of(4) && (!year.is_multiple_of(100) || year.is_multiple_of(400))
-}
-
-/// Counts years from March, so that the leap day is a year's last (Howard Hinnant's
-/// `days_from_civil`).
-fn days_since_1970(year: u64, month: u64, day: u64) -> u64 {
-    let year = year - u64::from(month <= 2);
-    let month_from_march = (month + 9) % 12;
-    let day_of_year = (153 * month_from_march + 2) / 5 + day - 1;
-    let days = year * 365 + year / 4 - year / 100 + year / 400 + day_of_year;
-    const UP_TO_1970: u64 = 719_468;
-    days - UP_TO_1970
+    let date = Date::strptime("%F", date).ok()?;
+    let time = Time::strptime("%T", time).ok()?;
+    let timestamp = Offset::UTC.to_timestamp(date.to_datetime(time)).ok()?;
+    u64::try_from(timestamp.as_second()).ok()
 }
 
 #[cfg(test)]

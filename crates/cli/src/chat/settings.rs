@@ -114,7 +114,7 @@ impl Settings {
         let slots = params.slots();
         let sampling = PARAMETERS.iter().map(|parameter| {
             let mut slots = slots.iter();
-            let slot = slots.find(|(name, _)| *name == parameter.name);
+            let slot = slots.find(|(known, _)| known.name == parameter.name);
             let mut given = self.sampling.0.iter();
             let given = given.find(|(known, _)| known.name == parameter.name);
             SettingRow {

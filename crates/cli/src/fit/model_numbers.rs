@@ -181,16 +181,12 @@ kind = "gguf"
 quant = "Q4_0"
 file = "m.gguf"
 bytes = 4_000_000_000
-[[model.forms.sources]]
-type = "hub"
-repo = "o/m"
+sources = [{ type = "hub", repo = "o/m" }]
 
 [[model.forms]]
 kind = "safetensors"
 quant = "bf16"
-[[model.forms.sources]]
-type = "hub"
-repo = "o/m"
+sources = [{ type = "hub", repo = "o/m" }]
 "#;
 
     #[test]

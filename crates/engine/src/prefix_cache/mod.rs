@@ -74,11 +74,6 @@ impl PrefixCache {
         }
     }
 
-    /// Switches to another session. The cache must be empty.
-    pub fn reuse(&mut self, reuse: PrefixCopy) {
-        self.policy.reuse = reuse;
-    }
-
     pub fn is_on(&self) -> bool {
         self.policy.reuse != PrefixCopy::None && self.policy.max_bytes != Some(0)
     }

@@ -104,20 +104,24 @@ impl Parameter {
     /// Checks the length of a list.
     pub fn check_entries(&self, count: usize) -> Result<(), EngineError> {
         match self.most {
-            Some(most) if count > most => Err(EngineError::OutOfRange {
-                field: self.name,
-                found: format!("a list of {count}"),
-                expected: format!("a list of at most {most}"),
-            }),
+            Some(most) if count > most => {
+                let expected = format!("a list of at most {most}");
+                Err(self.invalid(format!("a list of {count}"), expected))
+            }
             _ => Ok(()),
         }
     }
 
     fn out_of_range(&self, found: impl ToString) -> EngineError {
+        self.invalid(found, format!("from {} to {}", self.min, self.max))
+    }
+
+    /// The error of a value other than the expected.
+    pub(super) fn invalid(&self, found: impl ToString, expected: impl Into<String>) -> EngineError {
         EngineError::OutOfRange {
             field: self.name,
             found: found.to_string(),
-            expected: format!("from {} to {}", self.min, self.max),
+            expected: expected.into(),
         }
     }
 }

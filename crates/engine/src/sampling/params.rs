@@ -161,94 +161,8 @@ impl SamplingParams {
     }
 
     fn check_values(&self) -> Result<(), EngineError> {
-        let Self {
-            temperature,
-            dynatemp_range,
-            dynatemp_exponent,
-            top_k,
-            top_p,
-            min_p,
-            typical_p,
-            top_n_sigma,
-            xtc_probability,
-            xtc_threshold,
-            dry_multiplier,
-            dry_base,
-            dry_allowed_length,
-            dry_penalty_last_n,
-            dry_sequence_breakers,
-            mirostat,
-            mirostat_tau,
-            mirostat_eta,
-            repetition_penalty,
-            presence_penalty,
-            frequency_penalty,
-            penalty_last_n,
-            logit_bias,
-            bad_words,
-            allowed_tokens,
-            min_tokens,
-            order: _,
-            seed: _,
-        } = self;
-        let floats = [
-            (TEMPERATURE, temperature),
-            (DYNATEMP_RANGE, dynatemp_range),
-            (DYNATEMP_EXPONENT, dynatemp_exponent),
-            (TOP_P, top_p),
-            (MIN_P, min_p),
-            (TYPICAL_P, typical_p),
-            (TOP_N_SIGMA, top_n_sigma),
-            (XTC_PROBABILITY, xtc_probability),
-            (XTC_THRESHOLD, xtc_threshold),
-            (DRY_MULTIPLIER, dry_multiplier),
-            (DRY_BASE, dry_base),
-            (MIROSTAT_TAU, mirostat_tau),
-            (MIROSTAT_ETA, mirostat_eta),
-            (REPETITION_PENALTY, repetition_penalty),
-            (PRESENCE_PENALTY, presence_penalty),
-            (FREQUENCY_PENALTY, frequency_penalty),
-        ];
-        for (parameter, value) in floats {
-            parameter.check(*value)?;
-        }
-        for (_, bias) in logit_bias {
-            LOGIT_BIAS.check(*bias)?;
-        }
-        TOP_K.check_integer(*top_k)?;
-        DRY_ALLOWED_LENGTH.check_integer(*dry_allowed_length)?;
-        DRY_PENALTY_LAST_N.check_integer(*dry_penalty_last_n)?;
-        PENALTY_LAST_N.check_integer(*penalty_last_n)?;
-        MIN_TOKENS.check_integer(*min_tokens)?;
-        if ![0, 2].contains(mirostat) {
-            return Err(EngineError::OutOfRange {
-                field: MIROSTAT.name,
-                found: mirostat.to_string(),
-                expected: "0 or 2".into(),
-            });
-        }
-        let lists = [
-            (LOGIT_BIAS, logit_bias.len()),
-            (BAD_WORDS, bad_words.len()),
-            (ALLOWED_TOKENS, allowed_tokens.len()),
-            (DRY_SEQUENCE_BREAKERS, dry_sequence_breakers.len()),
-        ];
-        for (parameter, entries) in lists {
-            parameter.check_entries(entries)?;
-        }
-        if bad_words.iter().any(Vec::is_empty) {
-            return Err(empty_entry(BAD_WORDS, "a token"));
-        }
-        if dry_sequence_breakers.iter().any(String::is_empty) {
-            return Err(empty_entry(DRY_SEQUENCE_BREAKERS, "a character"));
-        }
-        let lengths = dry_sequence_breakers.iter().map(String::len);
-        if let Some(length) = lengths.max().filter(|length| *length > LONGEST_BREAKER) {
-            return Err(EngineError::OutOfRange {
-                field: DRY_SEQUENCE_BREAKERS.name,
-                found: format!("a list with an entry of {length} bytes"),
-                expected: format!("a list whose entries have at most {LONGEST_BREAKER}"),
-            });
+        for (parameter, slot) in self.clone().slots() {
+            slot.check(&parameter)?;
         }
         order::check(self)
     }
@@ -256,14 +170,7 @@ impl SamplingParams {
     /// Whether the choice is the largest of the model's logits, so that the logits need not be
     /// read.
     pub(crate) fn is_plain_greedy(&self) -> bool {
-        self.temperature == 0.0
-            && self.dynatemp_range == 0.0
-            && !self.penalises()
-            && !self.discourages_repetition()
-            && !self.excludes()
-            && self.logit_bias.is_empty()
-            && self.typical_p == TYPICAL_P.default
-            && self.xtc_probability == XTC_PROBABILITY.default
+        self.temperature == 0.0 && self.is_plain()
     }
 
     /// Whether sampling uses only a temperature and the usual truncations in the usual order, so
@@ -277,16 +184,22 @@ impl SamplingParams {
         ];
         let order = self.order.iter().filter(|step| truncations.contains(step));
         self.temperature > 0.0
-            && self.dynatemp_range == 0.0
             && self.top_n_sigma == TOP_N_SIGMA.default
             && self.mirostat == 0
+            && self.is_plain()
+            && order.eq(&truncations)
+    }
+
+    /// Whether no logit changes, no token is forbidden, the temperature is constant, and the most
+    /// likely token is always kept.
+    fn is_plain(&self) -> bool {
+        self.dynatemp_range == 0.0
             && !self.penalises()
             && !self.discourages_repetition()
             && !self.excludes()
             && self.logit_bias.is_empty()
             && self.typical_p == TYPICAL_P.default
             && self.xtc_probability == XTC_PROBABILITY.default
-            && order.eq(&truncations)
     }
 
     /// Whether a penalty depends on earlier tokens.
@@ -310,14 +223,6 @@ impl SamplingParams {
     /// Whether sampling needs a tokenizer.
     pub fn needs_tokenizer(&self) -> bool {
         self.discourages_repetition() && !self.dry_sequence_breakers.is_empty()
-    }
-}
-
-fn empty_entry(parameter: Parameter, wanted: &str) -> EngineError {
-    EngineError::OutOfRange {
-        field: parameter.name,
-        found: "a list with an empty entry".into(),
-        expected: format!("a list whose entries have at least {wanted}"),
     }
 }
 

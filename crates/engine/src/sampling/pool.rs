@@ -237,11 +237,7 @@ impl<'a> CandidatePool<'a> {
         let Some(scale) = self.scale() else {
             return;
         };
-        let total = if self.narrowed {
-            select::weigh(&mut self.scratch.candidates, scale)
-        } else {
-            logits::total_weight(self.row, scale)
-        };
+        let total = self.total_weight(scale);
         let mut likely = std::mem::take(&mut self.scratch.likely);
         self.list_weighing(f64::from(threshold) * total, scale, &mut likely);
         likely.sort_unstable_by(Candidate::rank);
@@ -275,11 +271,7 @@ impl<'a> CandidatePool<'a> {
         let Some(scale) = self.scale() else {
             return;
         };
-        let total = if self.narrowed {
-            select::weigh(&mut self.scratch.candidates, scale)
-        } else {
-            logits::total_weight(self.row, scale)
-        };
+        let total = self.total_weight(scale);
         let least = total * math::exp((-bits * std::f64::consts::LN_2).min(0.0));
         if bits > 0.0 && least <= 1.0 {
             self.keep_weighing(least, scale)
@@ -360,6 +352,15 @@ impl<'a> CandidatePool<'a> {
             self.narrowed = select::gather(self.row, maxima, floor, MANY, candidates);
         }
         self.narrowed
+    }
+
+    /// Also stores the weight of each listed candidate.
+    fn total_weight(&mut self, scale: Scale) -> f64 {
+        if self.narrowed {
+            select::weigh(&mut self.scratch.candidates, scale)
+        } else {
+            logits::total_weight(self.row, scale)
+        }
     }
 
     /// `None` if no token is left.

@@ -1,12 +1,8 @@
 //! Generates the reference page from the parameter table.
 
 use std::fmt::Write;
-use std::path::Path;
 
 use super::*;
-
-const PAGE: &str = "../../docs/sampling.md";
-const REWRITE: &str = "LOQUAT_WRITE_DOCS";
 
 const OPENING: &str = "\
 # Sampling
@@ -189,17 +185,8 @@ fn wrapped(text: &str) -> String {
 
 #[test]
 fn reference_page_matches_table() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(PAGE);
-    let expected = page();
-    if std::env::var_os(REWRITE).is_some() {
-        std::fs::write(&path, &expected).expect("the page is written");
-    }
-    let found = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(
-        found == expected,
-        "docs/sampling.md is out of date: \
-         {REWRITE}=1 cargo test -p loquat-engine --lib reference"
-    );
+    let tests = "-p loquat-engine --lib reference";
+    loquat_testkit::docs::assert_current("docs/sampling.md", &page(), tests);
 }
 
 #[test]

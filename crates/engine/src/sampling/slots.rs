@@ -1,10 +1,12 @@
-//! Access to parameter fields by name, for flags, requests and reports.
+//! Access to parameter fields by name, for flags, requests, validation and reports.
 
 use std::collections::HashSet;
 
 use loquat_text::{Special, TextError, Tokenizer};
 
+use super::parameter::*;
 use super::{SamplingParams, SamplingStep};
+use crate::EngineError;
 
 /// A mutable reference to a parameter's value.
 pub enum ParameterSlot<'a> {
@@ -20,9 +22,59 @@ pub enum ParameterSlot<'a> {
     Seed(&'a mut Option<u64>),
 }
 
+impl ParameterSlot<'_> {
+    /// Checks the value against its parameter's range and limits.
+    pub(super) fn check(&self, parameter: &Parameter) -> Result<(), EngineError> {
+        match self {
+            Self::Float(value) => parameter.check(**value),
+            Self::Count(value) => parameter.check_integer(**value),
+            Self::Window(value) => parameter.check_integer(**value),
+            Self::Mode(value) => match **value {
+                0 | 2 => Ok(()),
+                other => Err(parameter.invalid(other, "0 or 2")),
+            },
+            Self::Biases(biases) => {
+                parameter.check_entries(biases.len())?;
+                let mut biases = biases.iter();
+                biases.try_for_each(|(_, bias)| parameter.check(*bias))
+            }
+            Self::Tokens(tokens) => parameter.check_entries(tokens.len()),
+            Self::Words(words) => {
+                parameter.check_entries(words.len())?;
+                check_filled(parameter, words.iter().map(Vec::len), "a token")
+            }
+            Self::Texts(texts) => {
+                parameter.check_entries(texts.len())?;
+                check_filled(parameter, texts.iter().map(String::len), "a character")?;
+                let longest = texts.iter().map(String::len).max().unwrap_or(0);
+                if longest <= LONGEST_BREAKER {
+                    return Ok(());
+                }
+                let found = format!("a list with an entry of {longest} bytes");
+                let expected = format!("a list whose entries have at most {LONGEST_BREAKER}");
+                Err(parameter.invalid(found, expected))
+            }
+            Self::Steps(_) | Self::Seed(_) => Ok(()),
+        }
+    }
+}
+
+/// Refuses a list with an empty entry; each needs at least `least`.
+fn check_filled(
+    parameter: &Parameter,
+    mut lengths: impl Iterator<Item = usize>,
+    least: &str,
+) -> Result<(), EngineError> {
+    if lengths.all(|length| length > 0) {
+        return Ok(());
+    }
+    let expected = format!("a list whose entries have at least {least}");
+    Err(parameter.invalid("a list with an empty entry", expected))
+}
+
 impl SamplingParams {
-    /// Every field with its parameter's name.
-    pub fn slots(&mut self) -> Vec<(&'static str, ParameterSlot<'_>)> {
+    /// Every field with its parameter.
+    pub fn slots(&mut self) -> Vec<(Parameter, ParameterSlot<'_>)> {
         let SamplingParams {
             temperature,
             dynatemp_range,
@@ -54,46 +106,40 @@ impl SamplingParams {
             seed,
         } = self;
         vec![
-            ("temperature", ParameterSlot::Float(temperature)),
-            ("dynatemp_range", ParameterSlot::Float(dynatemp_range)),
-            ("dynatemp_exponent", ParameterSlot::Float(dynatemp_exponent)),
-            ("top_k", ParameterSlot::Count(top_k)),
-            ("top_p", ParameterSlot::Float(top_p)),
-            ("min_p", ParameterSlot::Float(min_p)),
-            ("typical_p", ParameterSlot::Float(typical_p)),
-            ("top_n_sigma", ParameterSlot::Float(top_n_sigma)),
-            ("xtc_probability", ParameterSlot::Float(xtc_probability)),
-            ("xtc_threshold", ParameterSlot::Float(xtc_threshold)),
-            ("dry_multiplier", ParameterSlot::Float(dry_multiplier)),
-            ("dry_base", ParameterSlot::Float(dry_base)),
+            (TEMPERATURE, ParameterSlot::Float(temperature)),
+            (DYNATEMP_RANGE, ParameterSlot::Float(dynatemp_range)),
+            (DYNATEMP_EXPONENT, ParameterSlot::Float(dynatemp_exponent)),
+            (TOP_K, ParameterSlot::Count(top_k)),
+            (TOP_P, ParameterSlot::Float(top_p)),
+            (MIN_P, ParameterSlot::Float(min_p)),
+            (TYPICAL_P, ParameterSlot::Float(typical_p)),
+            (TOP_N_SIGMA, ParameterSlot::Float(top_n_sigma)),
+            (XTC_PROBABILITY, ParameterSlot::Float(xtc_probability)),
+            (XTC_THRESHOLD, ParameterSlot::Float(xtc_threshold)),
+            (DRY_MULTIPLIER, ParameterSlot::Float(dry_multiplier)),
+            (DRY_BASE, ParameterSlot::Float(dry_base)),
+            (DRY_ALLOWED_LENGTH, ParameterSlot::Count(dry_allowed_length)),
             (
-                "dry_allowed_length",
-                ParameterSlot::Count(dry_allowed_length),
-            ),
-            (
-                "dry_penalty_last_n",
+                DRY_PENALTY_LAST_N,
                 ParameterSlot::Window(dry_penalty_last_n),
             ),
             (
-                "dry_sequence_breakers",
+                DRY_SEQUENCE_BREAKERS,
                 ParameterSlot::Texts(dry_sequence_breakers),
             ),
-            ("mirostat", ParameterSlot::Mode(mirostat)),
-            ("mirostat_tau", ParameterSlot::Float(mirostat_tau)),
-            ("mirostat_eta", ParameterSlot::Float(mirostat_eta)),
-            (
-                "repetition_penalty",
-                ParameterSlot::Float(repetition_penalty),
-            ),
-            ("presence_penalty", ParameterSlot::Float(presence_penalty)),
-            ("frequency_penalty", ParameterSlot::Float(frequency_penalty)),
-            ("penalty_last_n", ParameterSlot::Window(penalty_last_n)),
-            ("logit_bias", ParameterSlot::Biases(logit_bias)),
-            ("bad_words", ParameterSlot::Words(bad_words)),
-            ("allowed_tokens", ParameterSlot::Tokens(allowed_tokens)),
-            ("min_tokens", ParameterSlot::Count(min_tokens)),
-            ("order", ParameterSlot::Steps(order)),
-            ("seed", ParameterSlot::Seed(seed)),
+            (MIROSTAT, ParameterSlot::Mode(mirostat)),
+            (MIROSTAT_TAU, ParameterSlot::Float(mirostat_tau)),
+            (MIROSTAT_ETA, ParameterSlot::Float(mirostat_eta)),
+            (REPETITION_PENALTY, ParameterSlot::Float(repetition_penalty)),
+            (PRESENCE_PENALTY, ParameterSlot::Float(presence_penalty)),
+            (FREQUENCY_PENALTY, ParameterSlot::Float(frequency_penalty)),
+            (PENALTY_LAST_N, ParameterSlot::Window(penalty_last_n)),
+            (LOGIT_BIAS, ParameterSlot::Biases(logit_bias)),
+            (BAD_WORDS, ParameterSlot::Words(bad_words)),
+            (ALLOWED_TOKENS, ParameterSlot::Tokens(allowed_tokens)),
+            (MIN_TOKENS, ParameterSlot::Count(min_tokens)),
+            (ORDER, ParameterSlot::Steps(order)),
+            (SEED, ParameterSlot::Seed(seed)),
         ]
     }
 

@@ -1,6 +1,5 @@
-//! Submitting, cancelling, reloading, draining and shutting down from many threads at once.
+//! Submitting, cancelling, draining and shutting down from many threads at once.
 
-use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -9,7 +8,6 @@ use loquat_engine::{
     AllowedTokens, Constraint, ConstraintError, Engine, EngineError, EngineFailure, EngineOptions,
     Event, GenerateRequest, Generation, RequestConstraint, TokenMask,
 };
-use loquat_session::{Session, SessionError};
 use loquat_testkit::fake_session::{FakeOptions, FakeSession, Fault};
 
 fn slow() -> FakeOptions {
@@ -17,102 +15,6 @@ fn slow() -> FakeOptions {
         delay: Duration::from_millis(1),
         ..FakeOptions::default()
     }
-}
-
-/// Reloads into `fake`; runs `meanwhile` while the new session is being opened.
-fn while_opening(
-    engine: &Engine,
-    fake: FakeOptions,
-    meanwhile: impl FnOnce(),
-) -> Result<(), EngineError> {
-    let (begun, opening) = mpsc::channel();
-    let (release, released) = mpsc::channel::<()>();
-    let open = move || {
-        begun.send(()).expect("the test waits");
-        // Ends when `release` is dropped.
-        let _ = released.recv();
-        opened(fake)
-    };
-    thread::scope(|scope| {
-        let reload = scope.spawn(|| engine.reload(Duration::ZERO, open));
-        opening.recv().expect("the session is being opened");
-        meanwhile();
-        drop(release);
-        reload.join().expect("no panic")
-    })
-}
-
-fn opened(fake: FakeOptions) -> Result<Box<dyn Session>, SessionError> {
-    Ok(Box::new(FakeSession::new(fake)))
-}
-
-#[test]
-fn arrivals_during_reload_are_checked_against_new_session() {
-    let (engine, _) = start(slow(), EngineOptions::default());
-    let small = FakeOptions {
-        max_context: 64,
-        kv_capacity: 48,
-        ..slow()
-    };
-    let mut large = None;
-    let reloaded = while_opening(&engine, small, || {
-        let submitted = engine.submit(greedy(&[5; 20], 40));
-        large = Some(submitted.expect("it fits the old session"));
-    });
-    assert_eq!(reloaded, Ok(()));
-    let refused = large.expect("submitted").collect_blocking();
-    assert_eq!(
-        refused,
-        Err(EngineError::NeverFits {
-            needed: 64,
-            capacity: 48,
-            max_context: 64
-        })
-    );
-    let next = ids(&engine, greedy(&[7], 4));
-    assert_eq!(next.len(), 4, "the refused request blocks nobody");
-}
-
-#[test]
-fn deadlines_and_cancellations_work_during_reload() {
-    let (engine, _) = start(slow(), EngineOptions::default());
-    let reloaded = while_opening(&engine, slow(), || {
-        let hasty = GenerateRequest {
-            queue_timeout: Some(Duration::from_millis(20)),
-            ..greedy(&[6], 4)
-        };
-        let outcome = engine.submit(hasty).expect("accepted").collect_blocking();
-        assert!(
-            matches!(outcome, Err(EngineError::QueueTimeout { .. })),
-            "{outcome:?}"
-        );
-        drop(engine.submit(greedy(&[1], 4)).expect("accepted"));
-        eventually("its queue slot is free", || engine.stats().waiting == 0);
-    });
-    assert_eq!(reloaded, Ok(()));
-}
-
-#[test]
-fn shutdown_during_reload_drops_new_session() {
-    let (engine, _) = start(slow(), EngineOptions::default());
-    let engine = Arc::new(engine);
-    let session = FakeSession::new(slow());
-    let counters = session.counters();
-    let (begun, opening) = mpsc::channel();
-    let watched = Arc::clone(&engine);
-    thread::scope(|scope| {
-        let reload = scope.spawn(|| {
-            engine.reload(Duration::ZERO, move || {
-                begun.send(()).expect("the test waits");
-                eventually("the engine ends", || watched.check().is_err());
-                Ok::<Box<dyn Session>, SessionError>(Box::new(session))
-            })
-        });
-        opening.recv().expect("the session is being opened");
-        engine.shutdown();
-        assert!(counters.dropped());
-        assert_eq!(reload.join().expect("no panic"), Err(EngineError::ShutDown));
-    });
 }
 
 #[test]
@@ -133,27 +35,20 @@ fn earlier_of_two_drains_counts() {
 
 #[test]
 fn dropped_readers_delay_nobody() {
-    let options = || EngineOptions {
+    let options = EngineOptions {
         event_buffer: 2,
         ..EngineOptions::default()
     };
     const PATIENCE: Duration = Duration::from_secs(600);
-    type Act = fn(&Engine);
-    let acts: [Act; 2] = [
-        |engine| engine.drain(PATIENCE),
-        |engine| assert_eq!(engine.reload(PATIENCE, || opened(slow())), Ok(())),
-    ];
-    for act in acts {
-        let (engine, _) = start(slow(), options());
-        let stalled = engine.submit(greedy(&[1], 1000)).expect("accepted");
-        eventually("it stalls", || engine.stats().paused == 1);
-        let begun = Instant::now();
-        thread::scope(|scope| {
-            scope.spawn(|| act(&engine));
-            drop(stalled);
-        });
-        assert!(begun.elapsed() < PATIENCE, "{:?}", begun.elapsed());
-    }
+    let (engine, _) = start(slow(), options);
+    let stalled = engine.submit(greedy(&[1], 1000)).expect("accepted");
+    eventually("it stalls", || engine.stats().paused == 1);
+    let begun = Instant::now();
+    thread::scope(|scope| {
+        scope.spawn(|| engine.drain(PATIENCE));
+        drop(stalled);
+    });
+    assert!(begun.elapsed() < PATIENCE, "{:?}", begun.elapsed());
 }
 
 #[test]
@@ -282,26 +177,17 @@ fn run_concurrent_load(round: u64, faults: Vec<(usize, Fault)>) {
         max_running: Some(3),
         ..EngineOptions::default()
     };
-    let (engine, _) = start(fake.clone(), options);
+    let (engine, _) = start(fake, options);
     let engine = &engine;
     let wrong: Vec<String> = thread::scope(|scope| {
         let clients: Vec<_> = (0..4)
             .map(|name| scope.spawn(move || client(engine, name)))
             .collect();
-        let reloads = scope.spawn(move || {
-            let opener = |fake: FakeOptions| {
-                move || match round % 7 {
-                    3 => Err(SessionError::Device("it cannot be opened".into())),
-                    _ => opened(fake),
-                }
-            };
-            let mut wrong = Vec::new();
+        scope.spawn(move || {
             for _ in 0..3 {
                 engine.clear_cache();
-                let reloaded = engine.reload(Duration::from_micros(300), opener(fake.clone()));
-                wrong.extend(reloaded.err().as_ref().and_then(unexpected));
+                thread::sleep(Duration::from_micros(300));
             }
-            wrong
         });
         scope.spawn(move || {
             thread::sleep(Duration::from_micros(200 * (round % 40)));
@@ -313,8 +199,9 @@ fn run_concurrent_load(round: u64, faults: Vec<(usize, Fault)>) {
                 engine.shutdown();
             });
         }
-        let all = clients.into_iter().chain([reloads]);
-        all.flat_map(|thread| thread.join().expect("no panic"))
+        let clients = clients.into_iter();
+        clients
+            .flat_map(|client| client.join().expect("no panic"))
             .collect()
     });
     assert!(wrong.is_empty(), "round {round}: {wrong:?}");

@@ -2,7 +2,7 @@
 
 mod concurrency;
 mod device_sampling;
-mod draining_and_reload;
+mod draining;
 mod lifecycle;
 mod output;
 mod scheduling;

@@ -126,22 +126,9 @@ fn write(page: &mut String, title: &str, text: &str, rows: Vec<Row>) {
 
 #[cfg(test)]
 mod tests {
-    use std::path::Path;
-
-    const PAGE: &str = "../../docs/config.md";
-    const REWRITE: &str = "LOQUAT_WRITE_DOCS";
-
     #[test]
     fn reference_page_is_up_to_date() {
-        let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(PAGE);
-        let expected = super::page();
-        if std::env::var_os(REWRITE).is_some() {
-            std::fs::write(&path, &expected).expect("the page is written");
-        }
-        let found = std::fs::read_to_string(&path).unwrap_or_default();
-        assert!(
-            found == expected,
-            "docs/config.md is out of date: {REWRITE}=1 cargo test -p loquat-server --lib config::"
-        );
+        let tests = "-p loquat-server --lib config::";
+        loquat_testkit::docs::assert_current("docs/config.md", &super::page(), tests);
     }
 }

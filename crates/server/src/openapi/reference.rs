@@ -1,13 +1,9 @@
 //! Generates docs/api.md from the description.
 
 use std::fmt::Write;
-use std::path::Path;
 
 use super::amend::{FATES, body_schema};
 use super::document;
-
-const PAGE: &str = "../../docs/api.md";
-const REWRITE: &str = "LOQUAT_WRITE_DOCS";
 
 const OPENING: &str = "\
 # Fields without effect
@@ -57,14 +53,6 @@ fn page() -> String {
 
 #[test]
 fn api_page_is_up_to_date() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join(PAGE);
-    let expected = page();
-    if std::env::var_os(REWRITE).is_some() {
-        std::fs::write(&path, &expected).expect("the page is written");
-    }
-    let found = std::fs::read_to_string(&path).unwrap_or_default();
-    assert!(
-        found == expected,
-        "docs/api.md is out of date: {REWRITE}=1 cargo test -p loquat-server --lib openapi::"
-    );
+    let tests = "-p loquat-server --lib openapi::";
+    loquat_testkit::docs::assert_current("docs/api.md", &page(), tests);
 }

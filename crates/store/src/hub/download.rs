@@ -389,13 +389,8 @@ fn split(missing: Vec<Range<u64>>, streams: usize, smallest: u64) -> Vec<Range<u
 
 #[cfg(test)]
 mod tests {
+    use super::super::journal::tests::{Pairs, ranges};
     use super::*;
-
-    type Pairs = &'static [(u64, u64)];
-
-    fn ranges(pairs: Pairs) -> Vec<Range<u64>> {
-        pairs.iter().map(|&(start, end)| start..end).collect()
-    }
 
     #[test]
     fn missing_ranges_are_split_among_streams() {

@@ -21,23 +21,7 @@ use crate::{FileProgress, Progress};
 const MARGIN: u64 = 16 << 20;
 
 impl Hub {
-    /// Downloads what is missing of `files`, verifies it and returns the snapshot directory.
-    /// Changes only the cache; moves the revision's ref last.
-    ///
-    /// Concurrent calls, from any process, download each byte once: the others wait.
-    pub fn fetch(
-        &self,
-        repo: &HubRepo,
-        listing: &Listing,
-        files: &[&RemoteFile],
-        progress: &mut dyn Progress,
-    ) -> Result<PathBuf, HubError> {
-        let snapshot = self.download(repo, listing, files, progress)?;
-        self.set_ref(repo, listing)?;
-        Ok(snapshot)
-    }
-
-    /// Points the revision's ref to the listing's commit.
+    /// Points the revision's ref to the listing's commit, whose files must be complete.
     pub fn set_ref(&self, repo: &HubRepo, listing: &Listing) -> Result<(), HubError> {
         if self.offline {
             Ok(())
@@ -46,8 +30,11 @@ impl Hub {
         }
     }
 
-    /// [`Hub::fetch`] without moving the revision's ref, so that the old commit stays in use until
-    /// the new one is complete.
+    /// Downloads what is missing of `files`, verifies it and returns the snapshot directory.
+    /// Changes only the cache. The revision's ref does not move, so that the old commit stays in
+    /// use until [`set_ref`](Self::set_ref).
+    ///
+    /// Concurrent calls, from any process, download each byte once: the others wait.
     pub fn download(
         &self,
         repo: &HubRepo,

@@ -142,12 +142,12 @@ impl Spans {
 }
 
 #[cfg(test)]
-mod tests {
+pub(super) mod tests {
     use super::*;
 
-    type Pairs = &'static [(u64, u64)];
+    pub type Pairs = &'static [(u64, u64)];
 
-    fn ranges(pairs: Pairs) -> Vec<Range<u64>> {
+    pub fn ranges(pairs: Pairs) -> Vec<Range<u64>> {
         pairs.iter().map(|&(start, end)| start..end).collect()
     }
 

@@ -46,25 +46,32 @@ pub(crate) fn from_hub(client: &Client, repo: &HubRepo) -> Result<Listing, HubEr
         file: None,
     };
     let text = client.text(&path, subject)?;
-    parse(&text).map_err(|problem| HubError::BadAnswer {
+    parse(&text).map_err(|error| HubError::BadAnswer {
         host: client.hub().to_owned(),
         what: format!("the listing of {}", repo.id),
-        problem,
+        problem: error.to_string(),
     })
 }
 
-fn parse(text: &str) -> Result<Listing, String> {
-    let Document { sha, siblings } =
-        serde_json::from_str(text).map_err(|error| error.to_string())?;
+/// What is wrong with a hub's listing.
+#[derive(Debug, thiserror::Error)]
+enum ListingError {
+    #[error(transparent)]
+    Json(#[from] serde_json::Error),
+    #[error("{0:?} is not a commit")]
+    Commit(String),
+    #[error("{0:?} is not a path in a repository")]
+    Path(String),
+}
+
+fn parse(text: &str) -> Result<Listing, ListingError> {
+    let Document { sha, siblings } = serde_json::from_str(text)?;
     if !is_word(&sha) {
-        return Err(format!("{sha:?} is not a commit"));
+        return Err(ListingError::Commit(sha));
     }
     let strange = siblings.iter().find(|file| !is_inner_path(&file.rfilename));
     if let Some(file) = strange {
-        return Err(format!(
-            "{:?} is not a path in a repository",
-            file.rfilename
-        ));
+        return Err(ListingError::Path(file.rfilename.clone()));
     }
     let files = siblings.into_iter().map(|file| {
         let (sha256, size) = file
@@ -221,7 +228,7 @@ mod tests {
             (r#"{"sha": "c", "siblings": [{"rfilename": "/up"}]}"#, "/up"),
             ("<html>", "expected value"),
         ] {
-            let problem = parse(text).unwrap_err();
+            let problem = parse(text).unwrap_err().to_string();
             assert!(problem.contains(named), "{problem}");
         }
     }

@@ -189,7 +189,9 @@ pub fn repo() -> HubRepo {
 pub fn pull(hub: &Hub, progress: &mut dyn Progress) -> Result<PathBuf, HubError> {
     let listing = hub.listing(&repo())?;
     let files: Vec<_> = listing.files.iter().collect();
-    hub.fetch(&repo(), &listing, &files, progress)
+    let snapshot = hub.download(&repo(), &listing, &files, progress)?;
+    hub.set_ref(&repo(), &listing)?;
+    Ok(snapshot)
 }
 
 /// A command that runs an ignored test of this program.

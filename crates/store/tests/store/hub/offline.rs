@@ -53,11 +53,11 @@ fn offline_names_missing_files() {
     let hub = world.hub();
     let listing = hub.listing(&repo()).unwrap();
     let config = listing.files.iter().find(|file| file.path == "config.json");
-    hub.fetch(&repo(), &listing, &[config.unwrap()], &mut NoProgress)
+    hub.download(&repo(), &listing, &[config.unwrap()], &mut NoProgress)
         .unwrap();
     let all: Vec<_> = listing.files.iter().collect();
     let error = offline(&world)
-        .fetch(&repo(), &listing, &all, &mut NoProgress)
+        .download(&repo(), &listing, &all, &mut NoProgress)
         .unwrap_err();
     let HubError::FilesNotCached { files, .. } = &error else {
         panic!("{error}");

@@ -120,7 +120,7 @@ fn missing_repo_revision_and_file_differ() {
         ..listing.files[0].clone()
     };
     let error = hub
-        .fetch(&repo(), &listing, &[&absent], &mut NoProgress)
+        .download(&repo(), &listing, &[&absent], &mut NoProgress)
         .unwrap_err();
     assert!(matches!(error, HubError::FileNotFound { .. }), "{error}");
     assert!(error.to_string().contains("absent.gguf"), "{error}");
@@ -169,7 +169,7 @@ fn path_outside_snapshot_is_refused() {
             ..right.files[0].clone()
         };
         let error = hub
-            .fetch(&repo(), &right, &[&file], &mut NoProgress)
+            .download(&repo(), &right, &[&file], &mut NoProgress)
             .unwrap_err();
         assert!(
             matches!(error, HubError::BadAnswer { .. }),
@@ -182,7 +182,7 @@ fn path_outside_snapshot_is_refused() {
     };
     let file = &listing.files[0];
     let error = hub
-        .fetch(&repo(), &listing, &[file], &mut NoProgress)
+        .download(&repo(), &listing, &[file], &mut NoProgress)
         .unwrap_err();
     assert!(matches!(error, HubError::BadRevision { .. }), "{error}");
     let outside = fs::read_dir(world.folder()).unwrap().count();

@@ -290,7 +290,7 @@ fn only_requested_files_are_downloaded() {
     let listing = hub.listing(&repo()).unwrap();
     let config = listing.files.iter().find(|file| file.path == "config.json");
     let snapshot = hub
-        .fetch(&repo(), &listing, &[config.unwrap()], &mut NoProgress)
+        .download(&repo(), &listing, &[config.unwrap()], &mut NoProgress)
         .unwrap();
     assert!(snapshot.join("config.json").exists());
     assert_eq!(world.entries("snapshots").len(), 1);
@@ -310,7 +310,9 @@ fn revisions_are_cached_under_their_names() {
         let listing = hub.listing(&repo).unwrap();
         assert_eq!(listing.commit, world.repo.commit);
         let files: Vec<&RemoteFile> = listing.files.iter().collect();
-        hub.fetch(&repo, &listing, &files, &mut NoProgress).unwrap();
+        hub.download(&repo, &listing, &files, &mut NoProgress)
+            .unwrap();
+        hub.set_ref(&repo, &listing).unwrap();
     }
     // A commit needs no ref.
     let refs: Vec<_> = world.entries("refs").into_keys().collect();

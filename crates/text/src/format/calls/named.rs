@@ -6,16 +6,22 @@ use super::super::data::{
 use super::super::reasoning;
 use super::PLAIN;
 
+/// Nothing around the name and the arguments, and no identifier.
+const NAME_THEN_JSON: NameThenJson = NameThenJson {
+    before: "",
+    id: IdPosition::None,
+    between: "",
+    after: "",
+};
+
 /// gpt-oss. A call is a separate message; the role may name the recipient as well.
 pub static HARMONY: CallFormat = CallFormat {
     name: "harmony",
     call: Span::new("<|channel|>commentary to=functions.", "<|call|>"),
     separator: "<|start|>assistant",
     syntax: CallSyntax::NameThenJson(NameThenJson {
-        before: "",
-        id: IdPosition::None,
         between: " <|constrain|>json<|message|>",
-        after: "",
+        ..NAME_THEN_JSON
     }),
     framing: Framing::Channels,
     signs: FormatSigns::new(
@@ -32,10 +38,9 @@ pub static KIMI_K2: CallFormat = CallFormat {
     aliases: &["<|tool_call_section_begin|>"],
     call: Span::new("<|tool_call_begin|>", "<|tool_call_end|>"),
     syntax: CallSyntax::NameThenJson(NameThenJson {
-        before: "",
         id: IdPosition::AroundName("functions."),
         between: "<|tool_call_argument_begin|>",
-        after: "",
+        ..NAME_THEN_JSON
     }),
     ends_reasoning: true,
     signs: FormatSigns::new(
@@ -51,9 +56,9 @@ pub static DEEPSEEK_V3: CallFormat = CallFormat {
     separator: "\n",
     syntax: CallSyntax::NameThenJson(NameThenJson {
         before: "function<｜tool▁sep｜>",
-        id: IdPosition::None,
         between: "\n```json\n",
         after: "\n```",
+        ..NAME_THEN_JSON
     }),
     signs: FormatSigns::new(&[&["<｜tool▁call▁begin｜>", "```json"]], &[]),
     ..DEEPSEEK_MARKERS
@@ -66,10 +71,8 @@ const DEEPSEEK_MARKERS: CallFormat = CallFormat {
     section: Span::new("<｜tool▁calls▁begin｜>", "<｜tool▁calls▁end｜>"),
     call: Span::new("<｜tool▁call▁begin｜>", "<｜tool▁call▁end｜>"),
     syntax: CallSyntax::NameThenJson(NameThenJson {
-        before: "",
-        id: IdPosition::None,
         between: "<｜tool▁sep｜>",
-        after: "",
+        ..NAME_THEN_JSON
     }),
     ends_reasoning: true,
     signs: FormatSigns::new(&[&["<｜tool▁call▁begin｜>"]], &["<｜tool▁calls▁begin｜>"]),
@@ -81,10 +84,9 @@ pub static MISTRAL: CallFormat = CallFormat {
     name: "mistral",
     call: Span::new("[TOOL_CALLS]", ""),
     syntax: CallSyntax::NameThenJson(NameThenJson {
-        before: "",
         id: IdPosition::AfterName("[CALL_ID]"),
         between: "[ARGS]",
-        after: "",
+        ..NAME_THEN_JSON
     }),
     ends_reasoning: true,
     signs: FormatSigns::new(&[&["[TOOL_CALLS]", "[ARGS]"]], &["[ARGS]", "[CALL_ID]"]),
@@ -96,10 +98,9 @@ pub static SOLAR: CallFormat = CallFormat {
     section: Span::new("<|tool_calls|>", ""),
     call: Span::new("<|tool_call:begin|>", "<|tool_call:end|>"),
     syntax: CallSyntax::NameThenJson(NameThenJson {
-        before: "",
         id: IdPosition::BeforeName("<|tool_call:name|>"),
         between: "<|tool_call:args|>",
-        after: "",
+        ..NAME_THEN_JSON
     }),
     signs: FormatSigns::new(&[&["<|tool_call:begin|>"]], &["<|tool_call:begin|>"]),
     ..PLAIN
@@ -110,10 +111,8 @@ pub static FUNCTION_TAG: CallFormat = CallFormat {
     name: "function_tag",
     call: Span::new("<function=", "</function>"),
     syntax: CallSyntax::NameThenJson(NameThenJson {
-        before: "",
-        id: IdPosition::None,
         between: ">",
-        after: "",
+        ..NAME_THEN_JSON
     }),
     signs: FormatSigns::new(&[&["<function="]], &[]),
     ..PLAIN
