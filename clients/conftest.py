@@ -1,4 +1,4 @@
-"""What every test has: a real server with a real model, and whether it came back to rest."""
+"""Fixtures of every test: a real server with a real model, and a check that it is idle afterwards."""
 
 import pytest
 from serving import Server
@@ -6,14 +6,14 @@ from serving import Server
 
 @pytest.fixture(scope="session")
 def server():
-    """SmolLM2, for everybody who reaches the port."""
+    """SmolLM2, without keys."""
     with Server() as running:
         yield running
 
 
 @pytest.fixture(autouse=True)
 def at_rest(request):
-    """After each test the server holds nothing for it."""
+    """After each test the server must be idle."""
     yield
     if "server" in request.fixturenames:
         request.getfixturevalue("server").wait_until_idle()

@@ -1,12 +1,12 @@
-"""Keeps schemathesis' requests answerable in reasonable time: most of them name a model that is
-served and want few tokens, so that they get past the first refusals."""
+"""Keeps schemathesis' requests fast: most of them name a served model and request few tokens, so that
+they pass the first checks."""
 
 import os
 
 import schemathesis
 
 MODEL = os.environ["LOQUAT_MODEL"]
-# Fields that say how much work a request is, and the most that one of these may ask for.
+# Fields that determine a request's cost, and the largest value of each.
 WORK = {"max_tokens": 8, "max_completion_tokens": 8, "max_output_tokens": 8, "n": 2, "best_of": 2}
 
 

@@ -1,4 +1,4 @@
-"""What the small model is asked, so that its answers are short and the same every time."""
+"""Prompts whose answers by the small model are short and reproducible."""
 
 # Answered greedily with `A: "What do cats eat?"`, and then it stops.
 JOKE = [

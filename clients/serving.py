@@ -63,7 +63,7 @@ class Server:
         assert status == 0, f"the server ended with {status}"
 
     def _address(self):
-        """From the line that says where it listens; the rest of stderr is passed on."""
+        """Reads the address from the line that announces it; the rest of stderr is passed on."""
         for line in self.process.stderr:
             print(line, end="", flush=True)
             if found := re.search(r"https?://[0-9.:]+", line):
@@ -79,7 +79,7 @@ class Server:
                     return
             except urllib.error.HTTPError:
                 time.sleep(0.05)
-        raise TimeoutError("the server listens and does not become ready")
+        raise TimeoutError("the server listens but does not become ready")
 
     def get(self, path):
         with urllib.request.urlopen(self.url + path, timeout=30) as response:
@@ -95,18 +95,18 @@ class Server:
             return json.load(response)
 
     def cancelled(self):
-        """How many requests were cancelled so far."""
+        """The number of requests cancelled so far."""
         return sum(model["totals"]["cancelled"] for model in self.get("/stats")["models"])
 
     def wait_for_cancellation(self, before):
-        """One more than before, and soon: what runs to its end takes longer."""
+        """Waits for one more cancellation; a request that runs to its end takes longer."""
         deadline = time.monotonic() + CANCEL_SECONDS
         while self.cancelled() != before + 1:
             assert time.monotonic() < deadline, "the request was not cancelled"
             time.sleep(0.02)
 
     def wait_until_idle(self):
-        """Nothing runs or waits, or the test left something behind."""
+        """Fails if a request still runs or waits: the test left it behind."""
         deadline = time.monotonic() + IDLE_SECONDS
         while True:
             busy = [model for model in self.get("/stats")["models"] if is_busy(model)]
@@ -121,7 +121,7 @@ def is_busy(model):
 
 
 def pass_on(stream):
-    """So that the process never waits for somebody to read what it logs."""
+    """Copies the stream, so that the process never blocks on a full pipe."""
     import threading
 
     def copy():

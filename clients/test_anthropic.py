@@ -4,7 +4,7 @@ import anthropic
 import pytest
 from questions import JOKE, LONG
 
-# The package has no parameter for it any more; the API has.
+# The package no longer has a parameter for it; the API has.
 GREEDY = {"temperature": 0}
 WEATHER = {
     "name": "get_weather",
@@ -39,7 +39,7 @@ def test_message(ask):
     assert reply.usage.output_tokens > 0
 
 
-def test_a_stream_says_what_a_whole_reply_says(ask, client, server):
+def test_stream_equals_whole_reply(ask, client, server):
     whole = ask().content[0].text
     with client.messages.stream(
         model=server.model, messages=JOKE, max_tokens=24, extra_body=GREEDY
@@ -50,7 +50,7 @@ def test_a_stream_says_what_a_whole_reply_says(ask, client, server):
     assert final.stop_reason == "end_turn"
 
 
-def test_a_system_prompt_counts(ask):
+def test_system_prompt_changes_input_tokens(ask):
     assert ask(system="You are a pirate.").usage.input_tokens != ask().usage.input_tokens
 
 
@@ -104,7 +104,7 @@ def test_errors(client, server, change, error):
     assert raised.value.body["error"]["message"]
 
 
-def test_a_client_that_hangs_up_frees_its_place(client, server):
+def test_disconnect_cancels_request(client, server):
     before = server.cancelled()
     with client.messages.stream(
         model=server.model, messages=LONG, max_tokens=4000, extra_body=GREEDY

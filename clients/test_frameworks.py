@@ -1,4 +1,4 @@
-"""What people put between themselves and the API: litellm and langchain."""
+"""Frameworks on top of the API: litellm and langchain."""
 
 import json
 
@@ -35,7 +35,7 @@ def test_litellm(server, provider):
     chunks = litellm.completion(**where, **parameters, stream=True)
     assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == whole
     if provider == "ollama_chat":
-        return  # Ollama's own clients take a longer reply than fits for "as long as fits".
+        return  # Ollama's own clients treat a longer reply than fits as "as long as fits".
     with pytest.raises(Exception, match="context"):
         litellm.completion(**where, messages=JOKE, max_tokens=20_000)
 
@@ -67,7 +67,7 @@ def test_langchain_tools(chat):
 
 
 def test_langchain_embeddings(server):
-    # Without a tokenizer of its own, which it would download.
+    # Without langchain's own tokenizer, which it would download.
     embeddings = OpenAIEmbeddings(
         model=server.model, base_url=f"{server.url}/v1", api_key="none",
         check_embedding_ctx_length=False,

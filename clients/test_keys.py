@@ -1,4 +1,4 @@
-"""Keys, in the clients' own ways of sending them."""
+"""API keys, sent in each client's header."""
 
 import hashlib
 
@@ -32,7 +32,7 @@ def guarded(tmp_path_factory):
         yield running
 
 
-def test_a_key_opens_and_nothing_else_does(guarded):
+def test_only_valid_key_is_accepted(guarded):
     def ask(key, model="smol"):
         client = openai.OpenAI(base_url=f"{guarded.url}/v1", api_key=key, max_retries=0)
         return client.chat.completions.create(model=model, messages=QUESTION, max_tokens=2)
@@ -43,7 +43,7 @@ def test_a_key_opens_and_nothing_else_does(guarded):
         ask("wrong")
 
 
-def test_anthropic_sends_it_otherwise(guarded):
+def test_anthropic_key_header_is_accepted(guarded):
     def ask(key):
         client = anthropic.Anthropic(base_url=guarded.url, api_key=key, max_retries=0)
         return client.messages.create(model="smol", messages=QUESTION, max_tokens=2)

@@ -9,24 +9,24 @@ from serving import ROOT, Server
 
 GOLDENS = ROOT / "crates/testkit/goldens-real/smollm2-135m.json"
 TASKS = ROOT / "clients/lm_eval_tasks"
-# Per token, what the reference path is held to wherever it is judged; texts are a few hundred
-# tokens at most, and errors of either sign.
+# Per token, the tolerance of the reference path in all its tests; texts have at most a few hundred
+# tokens, and errors have either sign.
 TOLERANCE = 2e-3
 
-# It asks the tokenizer and the task's data of nobody but us.
+# It downloads neither a tokenizer nor the task's data.
 os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
 
 
 @pytest.fixture
 def exact():
-    """The model computed as exactly as the goldens are."""
+    """A server that computes the model as exactly as the goldens."""
     with Server("--precision", "reference") as running:
         yield running
 
 
 def write_texts(path, server):
-    """One document a text: its first tokens as context, the rest to be weighed. Gives the
-    log-probability that the reference has for each rest, token by token."""
+    """Writes one document per text: its first tokens as context, the rest to be scored. Returns the
+    reference's log-probabilities of each rest, token by token."""
     cases = json.loads(GOLDENS.read_text(encoding="utf-8"))["cases"]
     expected = []
     with path.open("w", encoding="utf-8") as file:
@@ -41,13 +41,13 @@ def write_texts(path, server):
 
 
 def opening(case, server):
-    """The fewest of a text's tokens that are whole characters and end with no space, which lm-eval
-    would move behind them."""
+    """The fewest first tokens of a text that are whole characters and do not end with a space, which
+    lm-eval would move to the continuation."""
     for count in range(1, len(case["ids"])):
         text = server.post("/detokenize", {"tokens": case["ids"][:count]})["prompt"]
         if text == text.rstrip() and case["text"].startswith(text):
             return count, text
-    raise AssertionError(f"no tokens begin {case['text']!r}")
+    raise AssertionError(f"no first tokens of {case['text']!r} can be a context")
 
 
 def test_perplexity(exact, tmp_path):

@@ -58,7 +58,7 @@ def test_structured_output(client, server):
     assert isinstance(json.loads(reply.message.content)["inhabitants"], int)
 
 
-def test_tool_results_are_taken(client, server):
+def test_tool_results_are_accepted(client, server):
     messages = [
         {"role": "user", "content": "How is the weather in Paris?"},
         {
@@ -80,7 +80,7 @@ def test_embed(client, server):
     assert sum(x * x for x in vectors[0]) == pytest.approx(1, abs=1e-4)
 
 
-def test_what_is_there(client, server):
+def test_list_show_and_ps(client, server):
     names = [model.model for model in client.list().models]
     assert any(name.startswith(server.model) for name in names)
     shown = client.show(server.model)

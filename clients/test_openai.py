@@ -1,4 +1,4 @@
-"""The openai package: chat, completions, embeddings, models, errors, hanging up, many at once."""
+"""The openai package: chat, completions, embeddings, models, errors, disconnecting, many at once."""
 
 import asyncio
 import base64
@@ -49,7 +49,7 @@ def test_chat(ask):
     assert 0 < usage.completion_tokens <= 24
 
 
-def test_a_stream_says_what_a_whole_reply_says(ask):
+def test_stream_equals_whole_reply(ask):
     whole = ask().choices[0].message.content
     chunks = list(ask(stream=True, stream_options={"include_usage": True}))
     said = [chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices]
@@ -117,7 +117,7 @@ def test_structured_output(client, server):
 def test_json_mode(ask):
     reply = ask(response_format={"type": "json_object"}, max_tokens=400).choices[0]
     assert reply.message.content.startswith("{")
-    # The small model may not find an end; what it wrote so far is the beginning of an object.
+    # The small model may not finish; what it wrote so far is the beginning of an object.
     if reply.finish_reason == "length":
         with pytest.raises(json.JSONDecodeError) as cut:
             json.loads(reply.message.content)
@@ -269,7 +269,7 @@ def test_errors(client, server, change, status, param, code):
         assert error.body["code"] == code
 
 
-def test_a_client_that_hangs_up_frees_its_place(ask, server):
+def test_disconnect_cancels_request(ask, server):
     before = server.cancelled()
     stream = ask(LONG, stream=True, max_tokens=4000, extra_body={"ignore_eos": True})
     next(iter(stream))
@@ -277,7 +277,7 @@ def test_a_client_that_hangs_up_frees_its_place(ask, server):
     server.wait_for_cancellation(before)
 
 
-def test_a_client_that_waits_no_longer_frees_its_place(ask, client, server):
+def test_client_timeout_cancels_request(ask, client, server):
     before = server.cancelled()
     with pytest.raises(openai.APITimeoutError):
         ask(LONG, max_tokens=4000, extra_body={"ignore_eos": True}, timeout=1)
@@ -302,5 +302,5 @@ def test_thirty_two_at_once(server):
 
     alone, together = asyncio.run(all_of_them())
     assert all(together)
-    # On the CPU backend company changes nothing.
+    # On the CPU backend, the batch does not change a reply.
     assert [together[3], together[17]] == alone

@@ -1,5 +1,5 @@
-"""schemathesis over our own description of the API: nothing that fits it, and nothing that does
-not, makes the server fail or answer otherwise than it says."""
+"""schemathesis on our OpenAPI description: neither valid nor invalid requests make the server fail or
+answer in an undocumented way."""
 
 import os
 import subprocess
@@ -23,7 +23,7 @@ CHECKS = [
 ]
 
 
-# Replies that nobody bounded are short.
+# Keeps replies short if a request sets no limit.
 CONFIG = f"""
 [[models]]
 name = "smol"
@@ -42,7 +42,7 @@ def terse(tmp_path):
         running.wait_until_idle()
 
 
-def test_the_api_is_what_it_says(terse):
+def test_api_matches_description(terse):
     program = Path(sys.executable).with_name("schemathesis")
     command = [program, "run", f"{terse.url}/openapi.json", "--checks", ",".join(CHECKS)]
     command += ["--max-examples", EXAMPLES, "--suppress-health-check", "all", "--no-color"]
@@ -66,8 +66,8 @@ STREAMS = {
 }
 
 
-def test_streams_are_what_the_description_says(terse):
-    """Generated requests seldom stream, so each path that can is asked to."""
+def test_streams_match_description(terse):
+    """Generated requests seldom stream, so this tests each path that can."""
     schema = schemathesis.openapi.from_url(f"{terse.url}/openapi.json")
     described = {
         path

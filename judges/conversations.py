@@ -1,6 +1,6 @@
-"""Conversations in the chat-completions shape that every judge is given.
+"""Conversations in the chat-completions shape, used by every judge.
 
-Call ids have nine letters and digits, as Mistral's formats ask; arguments are objects, as chat
+Call ids have nine letters and digits, as Mistral's formats require; arguments are objects, as chat
 templates expect them.
 """
 

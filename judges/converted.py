@@ -1,10 +1,10 @@
-"""Converted models, judged by those who will load them: `mlx-lm`, llama.cpp (`xllamacpp`), and the
-quantizers of `mlx` and `gguf`.
+"""Converted models, checked with the programs that load them: `mlx-lm`, llama.cpp (`xllamacpp`), and
+the quantizers of `mlx` and `gguf`.
 
-SmolLM2 becomes safetensors, then MLX and GGUF in several types. Each result must hold the bytes that
-the format's own quantizer makes of the same weights, load in the format's own engine, and give the
-same next tokens there as it gives here. Tiny models of several families become MLX and must give
-transformers' logits in mlx-lm.
+SmolLM2 is converted to safetensors, then to MLX and GGUF in several types. Each result must contain
+the bytes that the format's own quantizer makes of the same weights, load in the format's own engine,
+and give the same next tokens there as in Loquat. Tiny models of several families are converted to MLX
+and must give transformers' logits in mlx-lm.
 """
 
 import json
@@ -29,24 +29,24 @@ GOLDENS = loquat.ROOT / "crates/testkit/goldens"
 GOLDEN = GOLDENS / "llama"
 # Plain and scaled rope, partial and by layer; latent attention; experts.
 TINY = ["llama", "qwen2", "qwen3", "gemma3_text", "deepseek_v2", "qwen3_moe", "phi3", "glm4"]
-# Of the largest logit. Sums in another order differ by some 1e-6 of it, Gemma's GELU in mlx by 4e-4;
-# eight bits of a random model's weights by some hundredths.
+# Relative to the largest logit. Sums in another order differ by some 1e-6 of it, Gemma's GELU in mlx
+# by 4e-4; eight bits of a random model's weights by some hundredths.
 NEAR = {"f32": 1e-3, "q8": 0.1}
 REAL = loquat.ROOT.parent / "shared" / "goldens-real" / "smollm2-135m.json"
 MLX = ["q4", "q8", "mxfp4"]
 GGUF = ["q4_0", "q4_1", "q8_0", "q4_k"]
-# How many of the real goldens' prompts are asked, and how much of each.
+# How many of the real goldens' prompts are used, and how many tokens of each.
 CASES = 6
 LONGEST = 12
-# mlx on a CPU takes its time: some seven tokens in a second.
+# mlx on a CPU computes only about seven tokens per second.
 LONGEST_MLX = 4
-# Fewer positions than this judge nothing: of nine prompts, some end in a tie or in the text's end.
+# Fewer positions than this prove nothing: of nine prompts, some end in a tie or in the text's end.
 LEAST = 3
-# Nearer than this two engines may choose differently: llama.cpp rounds activations to 8 bits.
+# With a smaller lead, two engines may choose differently: llama.cpp rounds activations to 8 bits.
 TIE = {"mlx": 0.02, "gguf": 0.25}
-# Our own, for a machine without the others.
+# Our own, for a machine without the real goldens.
 PROMPTS = ["The capital of France is", "1, 2, 3, 4, 5,", "def add(a, b):\n    return"]
-# As `mx.quantize` is asked for them: type, group size, bits, mode.
+# Arguments of `mx.quantize`: type, group size, bits, mode.
 MODES = [(f"q{bits}", group, bits, "affine") for bits in (2, 3, 4, 5, 6, 8) for group in (32, 64)]
 MODES += [("mxfp4", 32, 4, "mxfp4"), ("mxfp8", 32, 8, "mxfp8"), ("nvfp4", 16, 4, "nvfp4")]
 BLOCKS = {name: gguf.GGMLQuantizationType[name.upper()] for name in ("q4_0", "q4_1", "q8_0")}
@@ -92,21 +92,21 @@ def gguf_bytes(verdict, plain, path, quant):
 
 
 def prompts(folder):
-    """Token ids: the real goldens' where they are there, and our own."""
+    """Token ids: our own prompts', and the real goldens' if they are present."""
     tokenizer = load_tokenizer(folder)
     ids = [tokenizer.encode(text) for text in PROMPTS]
     if not REAL.is_file():
-        print("  skipped: the prompts of ../shared/goldens-real are not there")
+        print("  skipped: the prompts of ../shared/goldens-real are missing")
         return ids
     cases = json.loads(REAL.read_text(encoding="utf-8"))["cases"]
     for case in cases:
         if case["kind"] == "text" and tokenizer.encode(case["text"]) != case["ids"]:
-            sys.exit(f"converted: the tokenizer cuts {case['text']!r} otherwise than the golden")
+            sys.exit(f"converted: the tokenizer splits {case['text']!r} differently than the golden")
     return ids + [case["ids"][:LONGEST] for case in cases[:CASES]]
 
 
 def compare(verdict, subject, ours, theirs, tie):
-    """`theirs` may leave out positions (None); where our lead is small either choice is right."""
+    """`theirs` may omit positions (None); if our lead is small, either choice is right."""
     compared = 0
     for prompt, (our, their) in enumerate(zip(ours, theirs)):
         for at, (top, margin, found) in enumerate(zip(our["top"], our["margin"], their)):
@@ -122,7 +122,7 @@ def tops(model, ids):
 
 
 def mlx_model(folder):
-    """In f32, so that what differs is the model and not its rounding."""
+    """In f32, so that a difference comes from the model and not from rounding."""
     model, _ = load_model(folder)
     wide = lambda p: p.astype(mx.float32) if mx.issubdtype(p.dtype, mx.floating) else p
     model.update(tree_map(wide, model.parameters()))
@@ -149,7 +149,7 @@ def mlx_tops(folder, ids):
 
 
 def llama_cpp_tops(path, ids):
-    """After each prompt's last token alone. In a process of its own, for llama.cpp may abort."""
+    """Only after each prompt's last token. In a process of its own, because llama.cpp may abort."""
     done = subprocess.run(
         [sys.executable, __file__, "--llama-cpp", str(path)],
         input=json.dumps(ids), capture_output=True, text=True, errors="replace", timeout=300,
@@ -169,7 +169,7 @@ def llama_cpp(path):
     server, tops = xllamacpp.Server(params), []
     for prompt in json.load(sys.stdin):
         ask = dict(prompt=prompt, n_predict=1, n_probs=1, temperature=0.0, cache_prompt=False)
-        # A token that ends the text comes without its number, and is not compared.
+        # A token that ends the text has no id in the answer, and is not compared.
         answer = server.handle_completions(ask)
         content = (answer["choices"][0].get("logprobs") or {}).get("content")
         tops.append(content[0]["id"] if content else None)

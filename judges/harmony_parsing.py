@@ -1,4 +1,4 @@
-"""How gpt-oss's replies are read, judged by `openai-harmony`, token by token.
+"""Parsing of gpt-oss's replies, compared with `openai-harmony` token by token.
 
 Needs TIKTOKEN_ENCODINGS_BASE, the folder that vocabulary.py fills.
 """
@@ -13,7 +13,7 @@ from openai_harmony import (
 
 import loquat
 
-# What a model says after `<|start|>assistant`.
+# Model output after `<|start|>assistant`.
 COMPLETIONS = [
     "<|channel|>final<|message|>Hello é 你好 🙂\n\n<b> a < b <|return|>",
     "<|channel|>analysis<|message|>Hm.\nLet me see.<|end|><|start|>assistant"
@@ -29,7 +29,7 @@ COMPLETIONS = [
     '<|channel|>commentary <|constrain|>json<|message|>{"city": "Paris"}<|call|>',
     " to=functions.get_weather<|channel|>commentary <|constrain|>json<|message|>"
     '{"city": "Paris"}<|call|>',
-    # The content's type spelled otherwise, or not at all.
+    # The content's type spelled differently, or missing.
     "<|channel|>commentary to=functions.now json<|message|>{}<|call|>",
     "<|channel|>commentary to=functions.now<|message|>{}<|call|>",
     # A preamble before a call, and several calls.
@@ -39,7 +39,7 @@ COMPLETIONS = [
     "<|channel|>commentary to=functions.now <|constrain|>json<|message|>{}<|end|>"
     "<|start|>assistant<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>"
     '{"city": "X"}<|call|>',
-    # Calls from the thinking, arguments of another type, arguments that are no JSON.
+    # Calls while thinking, arguments of another type, arguments that are not JSON.
     '<|channel|>analysis to=functions.f code<|message|>{"a": 1}<|call|>',
     '<|channel|>analysis to=functions.f <|constrain|>json<|message|>{"a": 1}<|call|>',
     '<|channel|>commentary to=functions.f code<|message|>{"a": 1}<|call|>',
@@ -56,8 +56,8 @@ COMPLETIONS = [
 
 
 def judge(verdict, encoding):
-    """Every completion cut after every token: what harmony has read of it by then, we have read
-    too if it ends there, and have given out but for the last token if it goes on."""
+    """Cuts every completion after every token. If the reply ends there, Loquat must have parsed the
+    same as harmony; if it goes on, it must have emitted the same but for the last token."""
     cuts = [cut for completion in COMPLETIONS for cut in cuts_of(encoding, completion)]
     formats = {"reasoning": "harmony", "calls": "harmony"}
     ended = loquat.parse([formats | {"chunks": chunks} for chunks, _ in cuts])
@@ -70,8 +70,8 @@ def judge(verdict, encoding):
 
 
 def cuts_of(encoding, completion):
-    """The texts of the first so many tokens, and what harmony reads in them. A header that is not
-    over is neither text nor call, and a call without arguments none yet."""
+    """The texts of each number of first tokens, and what harmony parses in them. Cuts inside a header
+    or in a call without arguments are left out."""
     tokens = encoding.encode(completion, allowed_special="all")
     chunks = loquat.chunks(bytes(encoding._inner.decode_bytes([token])) for token in tokens)
     parser = StreamableParser(encoding, Role.ASSISTANT)
@@ -83,7 +83,7 @@ def cuts_of(encoding, completion):
 
 
 def keeps_up(ours, theirs, behind):
-    """Whether ours is the beginning of theirs, and lacks no more than so many characters."""
+    """Whether ours is a prefix of theirs that lacks at most `behind` characters."""
 
     def texts(whole):
         return [whole["reasoning"], whole["text"], *(part for call in whole["calls"] for part in call)]
@@ -94,7 +94,7 @@ def keeps_up(ours, theirs, behind):
 
 
 def reading(parser):
-    """What a harmony parser has read so far, in the terms of `loquat.reading`."""
+    """What a harmony parser has parsed so far, in the form of `loquat.reading`."""
     whole = {"reasoning": "", "text": "", "calls": []}
     messages = [(m.channel, m.recipient, m.content[0].text) for m in parser.messages]
     if parser.state == StreamState.CONTENT:

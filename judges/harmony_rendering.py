@@ -1,4 +1,4 @@
-"""How gpt-oss's conversations are written, judged by `openai-harmony`.
+"""Rendering of gpt-oss's conversations, compared with `openai-harmony`.
 
 Needs TIKTOKEN_ENCODINGS_BASE, the folder that vocabulary.py fills.
 """
@@ -21,7 +21,7 @@ import loquat
 from conversations import CONVERSATIONS, WITHOUT_TOOLS, user
 
 TEMPLATE = "llama.cpp:openai-gpt-oss-120b.jinja"
-# Loquat's own, for checkpoints that bring none, does without tools.
+# Loquat's own, for checkpoints without a template; it does not support tools.
 BUILTIN = "gpt-oss"
 TODAY, NOW = "2026-01-02", 1767323045
 
@@ -44,14 +44,14 @@ TYPED = {
 }
 WITH_TYPES = CONVERSATIONS | {"parameters of all kinds": ([user()], [TYPED])}
 
-# What the template writes in another way than harmony, beyond what `Conversion` evens out: it
-# keeps the first of several calls. (It also indents nested objects, and writes defaults and
-# `oneOf`, differently; none of the conversations has them.)
+# Conversations that the template renders differently than harmony, beyond what `Conversion` evens
+# out: it keeps only the first of several calls. (It also indents nested objects, and writes defaults
+# and `oneOf`, differently; none of the conversations has them.)
 DIFFER = {"two calls"}
 
 
 class Conversion:
-    """A conversation in harmony's terms, with the template's habits where harmony leaves a choice."""
+    """A conversation in harmony's types, as the template writes it if harmony leaves a choice."""
 
     def __init__(self, messages, tools):
         self.messages = [self.message(Role.SYSTEM, self.about())]
@@ -97,7 +97,7 @@ class Conversion:
         thinking, words = message.get("reasoning_content"), message["content"]
         calls = message.get("tool_calls", [])
         if calls:
-            # The template takes words before a call for thinking.
+            # The template treats words before a call as thinking.
             thinking, words = thinking or words, None
         if thinking:
             self.messages.append(self.message(Role.ASSISTANT, thinking, "analysis"))

@@ -1,4 +1,4 @@
-"""Asks Loquat's example programs: JSON lines in, JSON lines out."""
+"""Runs Loquat's example programs: JSON lines in, JSON lines out."""
 
 import codecs
 import functools
@@ -13,7 +13,7 @@ TEMPLATES = ROOT.parent / "shared" / "templates" / "corpus.json"
 
 
 def ask(example, cases, seconds=60):
-    """One answer per case, from one process of the example, which must not take longer."""
+    """One answer per case, from one process of the example, which may take `seconds`."""
     program = build(example)
     lines = "".join(json.dumps(case) + "\n" for case in cases)
     try:
@@ -53,21 +53,21 @@ def build(name, kind="--example"):
 
 
 def corpus():
-    """The real templates by name, or nothing, saying so, on a machine without them."""
+    """The real templates by name; empty, with a message, on a machine without them."""
     if not TEMPLATES.is_file():
-        print("  skipped: the corpus of real templates (../shared/templates) is not there")
+        print("  skipped: the corpus of real templates (../shared/templates) is missing")
         return {}
     entries = json.loads(TEMPLATES.read_text(encoding="utf-8")).values()
     return {name: entry["template"] for entry in entries for name in entry["names"]}
 
 
 def parse(cases):
-    """What Loquat's parser reads in outputs that come in `chunks`, one reading per case."""
+    """What Loquat's parser reads in outputs that arrive in `chunks`, one reading per case."""
     return [reading(pieces) for pieces in ask("parse", cases)]
 
 
 def reading(pieces):
-    """The pieces of one output put together."""
+    """The pieces of one output, joined."""
     whole = {"reasoning": "", "text": "", "calls": []}
     for piece in pieces:
         match piece:
@@ -83,20 +83,20 @@ def reading(pieces):
 
 
 def chunks(spelled_tokens):
-    """The text that each token adds, given the tokens' bytes: characters come when complete."""
+    """The text that each token adds, given the tokens' bytes: only complete characters."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
     return [decoder.decode(spelling) for spelling in spelled_tokens]
 
 
 def around_difference(*values, before=40, after=160):
-    """The values as Python shows them, from shortly before where they part."""
+    """The values' `repr`, from shortly before the first difference."""
     shown = [repr(value) for value in values]
     start = max(0, len(os.path.commonprefix(shown)) - before)
     return [text[start : start + before + after] for text in shown]
 
 
 class Verdict:
-    """Counts what agrees, shows what does not, and ends the program accordingly."""
+    """Counts agreements, prints disagreements, and sets the exit status."""
 
     SHOWN = 12
 
@@ -106,7 +106,7 @@ class Verdict:
         self.agreed = {}
 
     def expect(self, subject, case, ours, theirs):
-        """Counts under `subject`; `case` names what was tried."""
+        """Counts under `subject`; `case` names the input."""
         if ours == theirs:
             self.agreed[subject] = self.agreed.get(subject, 0) + 1
             return

@@ -1,4 +1,4 @@
-"""How Mistral's tool calls and thinking are read, judged by `mistral-common`."""
+"""Parsing of Mistral's tool calls and thinking, compared with `mistral-common`."""
 
 import json
 import re
@@ -12,7 +12,7 @@ from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
 import loquat
 from mistral_tokenizers import THINK, tokenizers
 
-# What models say, by the notation of calls: a list in JSON up to v7, name and arguments after.
+# Model output, by the notation of calls: a list in JSON up to v7, name and arguments after.
 LIST_COMPLETIONS = [
     'Hello é 你好 🙂 [1, 2] {"a": 1}',
     '[TOOL_CALLS][{"name": "get_weather", "arguments": {"city": "Paris", "days": 3}}]',
@@ -81,7 +81,7 @@ def token_bytes(tokenizer, token):
 
 
 def reading(tokenizer, tokens):
-    """What the package makes of a completion, in the terms of `loquat.reading`."""
+    """What the package parses in a completion, in the form of `loquat.reading`."""
     call_token = tokenizer.get_special_token(SpecialTokens.tool_calls.value)
     content, calls = _split_content_and_tool_calls(tokens, call_token)
     thinks = all(tokenizer.is_special(token.value) for token in THINK)

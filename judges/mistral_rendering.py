@@ -1,7 +1,7 @@
-"""How Mistral's conversations are written, judged by `mistral-common`.
+"""Rendering of Mistral's conversations, compared with `mistral-common`.
 
-The package carries its templates' generator as well as the reference tokenizers, so each version's
-template, rendered by Loquat, must give the text that the tokenizer gives.
+The package contains a generator for its templates as well as the reference tokenizers, so each
+version's template, rendered by Loquat, must give the text that the tokenizer gives.
 """
 
 import copy
@@ -22,11 +22,11 @@ import loquat
 from conversations import CONVERSATIONS, WITHOUT_TOOLS, system
 from mistral_tokenizers import tokenizers
 
-# The generated v2 and v3 templates write a result as the string it is; the tokenizer reads JSON
-# in it first.
+# The generated v2 and v3 templates write a result as a string; the tokenizer first parses it as
+# JSON.
 GENERATED_DIFFER = {version: {"a call, JSON result"} for version in ("v2", "v3")}
 
-# Loquat's own templates, for checkpoints that bring none, do without tools, and do not join two
+# Loquat's own templates, for checkpoints without one. They do not support tools, and do not join two
 # questions in a row as the tokenizer does.
 BUILTIN = {"mistral-v3": "sentencepiece v3", "mistral-v7": "tekken v7"}
 
@@ -37,10 +37,10 @@ PLAIN_RESULTS = {
     "two calls",
     "one call after another",
 }
-# Real templates, the tokenizer they belong to, and the conversations they write in another way.
+# Real templates, the tokenizer they belong to, and the conversations they render differently.
 # All refuse two questions in a row.
 CORPUS = {
-    # A result that is not JSON stands without its quotes.
+    # A result that is not JSON is written without its quotes.
     "llama.cpp:mistralai-Mistral-Nemo-Instruct-2407.jinja": (
         "tekken v3",
         PLAIN_RESULTS | {"two questions in a row"},
@@ -63,7 +63,7 @@ CORPUS = {
 
 
 def reference(tokenizer, messages, tools):
-    """The conversation as the tokenizer writes it; `None` where its version has no way to."""
+    """The conversation as the tokenizer writes it; `None` if its version cannot."""
     messages = copy.deepcopy(messages)
     for call in (call for message in messages for call in message.get("tool_calls", [])):
         call["function"]["arguments"] = json.dumps(call["function"]["arguments"])
@@ -78,7 +78,7 @@ def reference(tokenizer, messages, tools):
 
 
 def sentencepiece_text(pieces):
-    """Pieces spell a space and the bytes of rare characters in their own way."""
+    """Pieces with their spellings of spaces and of rare characters' bytes replaced."""
 
     def spelled_out(match):
         return bytes.fromhex(re.sub("<0x|>", "", match[0])).decode()
@@ -87,7 +87,7 @@ def sentencepiece_text(pieces):
 
 
 def judge(verdict, files):
-    """The package's own templates, Loquat's, and real ones where the corpus is there."""
+    """The package's own templates, Loquat's, and real ones if the corpus is present."""
     cases = [*generated_cases(files), *builtin_cases(files), *corpus_cases(files)]
     answers = loquat.ask("render", [case for _, case, _, _ in cases])
     for (what, _, expected, differs), answer in zip(cases, answers):
@@ -122,7 +122,7 @@ def corpus_cases(files):
 
 
 def with_system_messages(conversations):
-    """The same, where the template would otherwise put in a system message of its own."""
+    """With a system message each: the template would otherwise insert its own."""
     return {
         name: (messages if messages[0]["role"] == "system" else [system(), *messages], tools)
         for name, (messages, tools) in conversations.items()

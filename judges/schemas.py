@@ -1,7 +1,7 @@
 """Random JSON schemas, each of which some value satisfies.
 
-They keep to what a small model can finish within a hundred tokens: strings are short, arrays and
-objects few-limbed, nesting shallow.
+A small model can finish them within a hundred tokens: strings are short, arrays and objects small,
+and nesting shallow.
 """
 
 import random
@@ -76,14 +76,14 @@ class Generator:
         return schema
 
     def union(self, depth):
-        """Kinds that no value shares, so that `oneOf` means what `anyOf` does."""
+        """Types that have no value in common, so that `oneOf` and `anyOf` mean the same."""
         kinds = [self.string, self.integer, self.object, self.array, self.boolean, self.null]
         chosen = self.random.sample(kinds, self.random.randint(2, 3))
         keyword = self.random.choice(["anyOf", "oneOf"])
         return {keyword: [kind(depth - 1) for kind in chosen]}
 
     def nullable(self, depth):
-        """One of the two ways of saying so."""
+        """One of the two ways to allow null."""
         if self.random.random() < 0.5:
             return {"anyOf": [self.any(depth - 1), self.null(depth)]}
         schema = self.random.choice([self.string, self.integer, self.number])(depth)
@@ -94,7 +94,7 @@ class Generator:
         if self.random.random() < 0.3:
             self.definitions[name] = self.recursive(name)
         else:
-            # The name is taken before the definition may take others.
+            # Reserves the name before the definition adds others.
             self.definitions[name] = True
             self.definitions[name] = self.any(depth - 1)
         return {"$ref": f"#/$defs/{name}"}
@@ -133,7 +133,7 @@ class Generator:
         return {"type": "number"} | self.bounds(draw)
 
     def bounds(self, draw):
-        """Limits, at least one multiple apart where multiples are asked for."""
+        """Limits, at least one multiple apart if `multipleOf` is set."""
         reach = 10 ** self.random.randint(1, 6)
         low = draw(-reach, reach)
         schema = {}

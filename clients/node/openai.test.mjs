@@ -16,7 +16,7 @@ const question = {
   temperature: 0,
 };
 
-test("a stream says what a whole reply says", async () => {
+test("a stream equals the whole reply", async () => {
   const whole = await client.chat.completions.create(question);
   assert.match(whole.choices[0].message.content, /cat/);
   let said = "";

@@ -1,4 +1,4 @@
-// A browser on the page of the server at LOQUAT_URL, and replies that say what a test wants.
+// A browser on the page of the server at LOQUAT_URL, and replies that a test defines.
 
 import assert from "node:assert/strict";
 import { mkdir } from "node:fs/promises";
@@ -14,7 +14,7 @@ export const MODEL = process.env.LOQUAT_MODEL ?? "smollm2:135m";
 export const ARTEFACTS =
   process.env.LOQUAT_ARTEFACTS ?? fileURLToPath(new URL("../../target/clients/page", import.meta.url));
 
-// A server that was built without optimisation takes its time.
+// A server that was built without optimisation is slow.
 export const PATIENCE = 60_000;
 
 const DESKTOP = { width: 1280, height: 860 };
@@ -33,8 +33,8 @@ export async function closeBrowser() {
 }
 
 /**
- * Opens the page for a test. At the test's end nothing may have thrown, and nothing may have run
- * into the content policy; `violates` wants the latter instead.
+ * Opens the page for a test. At the test's end the page must not have thrown or violated the content
+ * policy; with `violates` it must have.
  */
 export async function open(t, { path = "/", viewport = DESKTOP, violates = false, ...options } = {}) {
   browser ??= await launch();
@@ -65,12 +65,12 @@ export async function open(t, { path = "/", viewport = DESKTOP, violates = false
   return page;
 }
 
-/** Waits until the page knows the models, so that questions have somebody to go to. */
+/** Waits until the page has listed the models. */
 export async function ready(page) {
   await page.locator("#model option").first().waitFor({ state: "attached" });
 }
 
-/** Settings that are kept, as if somebody had made them. */
+/** Stores settings as if a user had made them. */
 export async function withSettings(page, settings) {
   await page.evaluate((kept) => {
     const empty = {
@@ -101,7 +101,7 @@ export async function answered(page) {
   return reply;
 }
 
-/** Catches what the page asks for; `next` gives the body of its next request for a reply. */
+/** Collects the bodies of the page's requests for replies. */
 export function asked(page) {
   const bodies = [];
   page.on("request", (request) => {

@@ -41,7 +41,7 @@ test("thinking is folded, timed, and opens", async (t) => {
   await screenshot(page, "chat-thinking");
 });
 
-test("a tool call is shown, its result is given, and the conversation goes on", async (t) => {
+test("a tool call is shown, and its result continues the conversation", async (t) => {
   const call = (id, index, name) => ({
     tool_calls: [{ index, id, type: "function", function: { name, arguments: "" } }],
   });
@@ -94,7 +94,7 @@ test("a tool call is shown, its result is given, and the conversation goes on", 
   ]);
 });
 
-test("markdown becomes what it means", async (t) => {
+test("markdown is rendered", async (t) => {
   const text =
     "## Title\n\nSome **bold**, *slanted*, ~~gone~~ and `code`, snake_case_name, 2 * 3 * 4.\n\n1. one\n2. two\n   - inner\n\n| a | b |\n|---|--:|\n| x | 1 |\n\n> said\n\n---\n\n```rust\nfn main() {}\n```\n\n[site](https://example.org/a) and https://example.org/b.";
   const { page } = await chat(t, sse([...text].map((content) => ({ content }))));
@@ -147,7 +147,7 @@ const REFUSALS = [
 ];
 
 for (const [answer, words] of REFUSALS) {
-  test(`trouble is told and can be tried again: ${words}`, async (t) => {
+  test(`an error is shown and can be retried: ${words}`, async (t) => {
     const { page, bodies } = await chat(t, answer, sse([{ content: "Fine now." }]));
     await ask(page, "Hello");
     const reply = await answered(page);
@@ -160,7 +160,7 @@ for (const [answer, words] of REFUSALS) {
   });
 }
 
-test("boxes that do not hold what they should are told apart", async (t) => {
+test("invalid settings are named in the error", async (t) => {
   const { page } = await chat(t, sse([{ content: "unused" }]));
   for (const [settings, words] of [
     [{ tools: "[{" }, /tools in the settings cannot be used.*not valid JSON/],
@@ -194,7 +194,7 @@ test("a server that asks for a key gets it, from this tab only", async (t) => {
   assert.match(await page.evaluate(() => sessionStorage.getItem("loquat.key")), /sk-secret/);
 });
 
-test("without a key it says so", async (t) => {
+test("a missing key is reported", async (t) => {
   const { page } = await chat(t, { status: 401, json: { error: { message: "no key" } } });
   await ask(page, "Hello");
   await page.getByRole("button", { name: "Cancel" }).click();

@@ -48,7 +48,7 @@ test("a reply streams, and is measured", async (t) => {
   await screenshot(page, "chat-reply");
 });
 
-test("Esc stops, what was said stays, and the server is at rest", async (t) => {
+test("Esc stops the reply, keeps its text, and the server is idle", async (t) => {
   const { page } = await chat(t, { limit: "2000", values: { temperature: "0", min_tokens: "1900" } });
   await ask(page, "Count from one to one thousand in words.");
   await page.waitForFunction(() => document.querySelector(".reply.live .body")?.textContent.length > 10);
@@ -66,7 +66,7 @@ test("Esc stops, what was said stays, and the server is at rest", async (t) => {
   }
 });
 
-test("regenerating asks the same again", async (t) => {
+test("regenerating repeats the request", async (t) => {
   const { page, bodies } = await chat(t);
   await ask(page, "Name a colour.");
   const first = await (await answered(page)).locator(".body").textContent();
@@ -132,7 +132,7 @@ test("an answer by a schema is shown as JSON", async (t) => {
   await screenshot(page, "chat-json");
 });
 
-test("the last question can be edited, and the conversation cleared and brought back", async (t) => {
+test("the last question can be edited, and the conversation cleared and restored", async (t) => {
   const { page, bodies } = await chat(t);
   await ask(page, "Hello");
   await answered(page);
@@ -151,7 +151,7 @@ test("the last question can be edited, and the conversation cleared and brought 
   assert.equal(await page.locator(".message").count(), 2);
 });
 
-test("the conversation outlives the page, can be exported, and is sent whole", async (t) => {
+test("the conversation survives a reload, can be exported, and is sent whole", async (t) => {
   const { page, bodies } = await chat(t);
   await ask(page, "My name is Ada.");
   const said = await (await answered(page)).locator(".body").textContent();
@@ -175,14 +175,14 @@ test("the conversation outlives the page, can be exported, and is sent whole", a
   );
 });
 
-test("a refusal is told in plain words", async (t) => {
+test("a refusal is shown in plain words", async (t) => {
   const { page } = await chat(t, { values: { temperature: "-5" } });
   await ask(page, "Hello");
   const trouble = (await answered(page)).locator(".trouble");
   assert.match(await trouble.textContent(), /The request was not accepted\..*temperature.*Try again/);
 });
 
-test("the live view moves, and asks only while it is looked at", async (t) => {
+test("the live view updates, and polls only while it is visible", async (t) => {
   const { page } = await chat(t, { limit: "400", values: { temperature: "0" } });
   let polls = 0;
   page.on("request", (request) => (polls += request.url().endsWith("/stats")));
@@ -204,7 +204,7 @@ test("the live view moves, and asks only while it is looked at", async (t) => {
   await page.getByRole("tab", { name: "Chat" }).click();
   const stopped = polls;
   await page.waitForTimeout(2500);
-  assert.ok(polls <= stopped + 1, "the live view goes on asking");
+  assert.ok(polls <= stopped + 1, "the live view keeps polling");
   await page.keyboard.press("Escape");
   await answered(page);
 });

@@ -1,4 +1,4 @@
-// Whatever a model, a tool or a server says is text.
+// Output of a model, a tool or a server is only ever text.
 
 import assert from "node:assert/strict";
 import { after, test } from "node:test";
@@ -36,7 +36,7 @@ const HOSTILE = [
   "\u202Egnp.exe \u0000 \uFFFF \uD800",
 ].map((text) => text.replaceAll("\uD800", "\uFFFD"));
 
-// In the reply: what only these make. Icons are drawn as SVG by the page itself.
+// Elements that only hostile text would create. The page itself draws icons as SVG.
 const NEVER =
   "script, iframe, img, style, meta, base, object, embed, form[action], svg:not(.glyph), [onerror], [onload], [onmouseover], [srcdoc]";
 
@@ -86,7 +86,7 @@ test("hostile refusals stay text", async (t) => {
   await unharmed(page);
 });
 
-test("what is kept in the browser is not trusted either", async (t) => {
+test("the browser's storage is not trusted either", async (t) => {
   const page = await open(t);
   await page.evaluate((texts) => {
     const messages = texts.flatMap((text) => [
@@ -107,7 +107,7 @@ test("what is kept in the browser is not trusted either", async (t) => {
   await unharmed(page);
 });
 
-test("the policy would stop even a mistake of the page's own", async (t) => {
+test("the policy stops even the page's own mistakes", async (t) => {
   const page = await open(t, { violates: true });
   const outcomes = await page.evaluate((code) => {
     const attempt = (act) => {
@@ -133,7 +133,7 @@ test("the policy would stop even a mistake of the page's own", async (t) => {
   assert.equal(await page.evaluate(() => window.ran), undefined);
 });
 
-// What takes a careless renderer a quadratic time, or all of the stack.
+// Takes a careless renderer quadratic time, or overflows its stack.
 const HEAVY = {
   stars: "*".repeat(50_000),
   "opened emphasis": "**a ".repeat(15_000),

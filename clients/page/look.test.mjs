@@ -1,4 +1,4 @@
-// How it looks and how it is used: colours, widths, keys, names for those who do not see it.
+// Appearance and use: colours, widths, keyboard, accessible names.
 
 import assert from "node:assert/strict";
 import { after, test } from "node:test";
@@ -109,7 +109,7 @@ test("everything can be done with the keyboard", async (t) => {
   assert.equal(await focused(), "open-settings");
 });
 
-test("everything that can be used has a name", async (t) => {
+test("every control has an accessible name", async (t) => {
   const page = await open(t);
   await ready(page);
   await answerWith(
@@ -132,7 +132,7 @@ test("everything that can be used has a name", async (t) => {
   assert.equal(await page.locator("#status").textContent(), "The reply is complete");
 });
 
-test("nothing moves for those who want it so", async (t) => {
+test("reduced motion stops animations", async (t) => {
   const page = await open(t, { reducedMotion: "reduce" });
   await ready(page);
   await page.route("**/v1/chat/completions", () => {});

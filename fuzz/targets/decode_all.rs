@@ -1,4 +1,4 @@
-//! What must hold for every tensor that a reader hands out.
+//! A check for every tensor that a reader returns.
 
 use loquat_weights::decode::decode_row;
 use loquat_weights::{DecodeFault, RawTensor};

@@ -1,4 +1,4 @@
-//! Arbitrary bytes as a GGUF file: refused, or tensors that all decode, and a model where the
+//! Arbitrary bytes as a GGUF file: refused, or tensors that all decode, and a model if the
 //! metadata describes one.
 
 #![no_main]

@@ -1,16 +1,16 @@
-"""llama.cpp's speed at given works, as `loquat bench --work … --json` reports Loquat's.
+"""llama.cpp's speed for the given works, as `loquat bench --work … --json` reports Loquat's.
 
     python llama_cpp_works.py MODEL.gguf --threads N --work prompt:512,decode:64@2048,decode:64@1x8
 
-One process, each work once, through the C interface. Before each, as on our side, comes a prompt
-of up to 512 of the work's tokens and one step, which are not counted. Counted are `llama_decode`,
-the greedy choice of each token and writing it into the next batch; both of the latter go through
-numpy views that are made once, at a few microseconds a step, and nothing else of Python's. The
-time to be ready begins when Python has started and the library is loaded.
+One process runs each work once, through the C interface. As in Loquat's benchmark, an uncounted prompt
+of up to 512 of the work's tokens and one step come first. The measured time covers `llama_decode`, the
+greedy choice of each token and writing it into the next batch. The latter two use numpy views that are
+made once; they cost a few microseconds a step, and no other Python code runs. The time to be ready
+starts when Python has started and the library is loaded.
 
-Settings are those of llama.cpp's own tools: flash attention where it deems it fit, micro-batches
-of 512, the weights mapped and repacked as it likes, one KV buffer for all sequences, windows
-where the model has them, and a context as long as the works need.
+Settings are those of llama.cpp's own tools: automatic flash attention, micro-batches of 512, weights
+mapped and repacked by default, one KV buffer for all sequences, windows if the model has them, and a
+context as long as the works need.
 """
 
 import argparse
@@ -42,7 +42,7 @@ class Work:
         if found := re.fullmatch(r"decode:([1-9]\d*)@([1-9]\d*)(?:x([1-9]\d*))?", text):
             tokens, depth, batch = found.groups(default="1")
             return Work(text, int(depth), int(tokens), int(batch))
-        raise ValueError(f"a work must be such as prompt:512 or decode:64@1x8, not {text!r}")
+        raise ValueError(f"{text!r} is not a work. Write it like prompt:512 or decode:64@1x8")
 
     @property
     def cells(self):
@@ -75,8 +75,8 @@ class Failed(Exception):
 
 class Engine:
     def __init__(self, path, works, threads):
-        self.complaints = []
-        self.log = llama.llama_log_callback(self.hear)
+        self.warnings = []
+        self.log = llama.llama_log_callback(self.record)
         llama.llama_log_set(self.log, ctypes.c_void_p(0))
         llama.llama_backend_init()
         self.model = llama.llama_model_load_from_file(
@@ -102,13 +102,13 @@ class Engine:
         self.make_batch(params.n_batch)
         self.logits = (None, None)
 
-    def hear(self, level, text, _):
+    def record(self, level, text, _):
         # 3 is a warning, 4 an error; 5 continues the line before.
         if level in (3, 4):
-            self.complaints.append(text.decode(errors="replace").strip())
+            self.warnings.append(text.decode(errors="replace").strip())
 
     def reason(self):
-        return "; ".join(self.complaints[-3:]) or "it does not say why"
+        return "; ".join(self.warnings[-3:]) or "no reason given"
 
     def make_batch(self, size):
         self.batch = llama.llama_batch_init(size, 0, 1)
@@ -153,7 +153,7 @@ class Engine:
         self.sequences([sequence] * count)
 
     def start_decoding(self, first, depth):
-        """The batch in which every sequence has one token, of which all emit."""
+        """Fills the batch with one token of every sequence; all emit logits."""
         rows = len(first)
         self.batch.n_tokens = rows
         self.tokens[:rows] = first
@@ -188,7 +188,7 @@ class Engine:
             return work.prompt / (time.perf_counter() - began)
         first = [self.prompt(tokens, row) for row, tokens in enumerate(prompts)]
         self.start_decoding(first, work.prompt)
-        # The first step together is not counted: its graph is another than the prompts'.
+        # The first joint step is not counted: its graph differs from the prompts'.
         self.step(work.batch)
         began = time.perf_counter()
         for _ in range(work.tokens):

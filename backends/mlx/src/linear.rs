@@ -19,20 +19,23 @@ impl Kernel {
         }
     }
 
-    /// `x`: [..., 1, cols] by those of the stack that `chosen` names, whose shape the batch
-    /// dimensions of `x` are stretched to.
-    fn gather(
-        &self,
-        ops: &Ops,
-        x: &Array,
-        chosen: &Array,
-        sorted: bool,
-    ) -> Result<Array, MlxError> {
+    /// `x`: [..., 1, cols] by the chosen matrices of the stack.
+    fn gather(&self, ops: &Ops, x: &Array, choice: StackChoice) -> Result<Array, MlxError> {
+        let StackChoice { matrices, sorted } = choice;
         match self {
-            Self::Plain(weight) => ops.gather_matmul(x, weight, chosen, sorted),
-            Self::Packed(packed) => ops.gather_quantized_matmul(x, packed, chosen, sorted),
+            Self::Plain(weight) => ops.gather_matmul(x, weight, matrices, sorted),
+            Self::Packed(packed) => ops.gather_quantized_matmul(x, packed, matrices, sorted),
         }
     }
+}
+
+/// The matrices of a stack that inputs are multiplied by.
+#[derive(Clone, Copy)]
+pub struct StackChoice<'a> {
+    /// The matrix for each input; the inputs' batch dimensions are broadcast to this shape.
+    pub matrices: &'a Array,
+    /// Promises that `matrices` ascends.
+    pub sorted: bool,
 }
 
 /// A matrix that activations are multiplied by, and perhaps a bias.
@@ -52,10 +55,14 @@ impl Linear {
     }
 }
 
-/// Several matrices that read the same input; adjacent ones of one form are multiplied as one.
-pub struct JoinedLinear {
-    runs: Vec<Run<Linear>>,
+/// Several matrices, or stacks, that read the same input; adjacent ones of one form are multiplied
+/// as one.
+pub struct Joined<T> {
+    runs: Vec<Run<T>>,
 }
+
+pub type JoinedLinear = Joined<Linear>;
+pub type JoinedStack = Joined<Stack>;
 
 /// Matrices, or stacks, one under another.
 pub struct Run<T> {
@@ -64,11 +71,26 @@ pub struct Run<T> {
     pub rows: Vec<usize>,
 }
 
-impl JoinedLinear {
-    pub fn new(runs: Vec<Run<Linear>>) -> Self {
+impl<T> Joined<T> {
+    pub fn new(runs: Vec<Run<T>>) -> Self {
         Self { runs }
     }
 
+    /// One output for each matrix or stack, in their order.
+    fn outputs(
+        &self,
+        ops: &Ops,
+        apply: impl Fn(&T) -> Result<Array, MlxError>,
+    ) -> Result<Vec<Array>, MlxError> {
+        let mut outputs = Vec::new();
+        for run in &self.runs {
+            split(ops, apply(&run.whole)?, &run.rows, &mut outputs)?;
+        }
+        Ok(outputs)
+    }
+}
+
+impl JoinedLinear {
     /// Returns the outputs of the first two matrices as one from now on, if they are multiplied as
     /// one. Returns whether they are.
     pub fn pair_first(&mut self) -> bool {
@@ -83,12 +105,7 @@ impl JoinedLinear {
 
     /// One output for each matrix, in their order. `x`: [..., cols].
     pub fn apply(&self, ops: &Ops, x: &Array) -> Result<Vec<Array>, MlxError> {
-        let mut answers = Vec::new();
-        for run in &self.runs {
-            let whole = run.whole.apply(ops, x)?;
-            split(ops, whole, &run.rows, &mut answers)?;
-        }
-        Ok(answers)
+        self.outputs(ops, |linear| linear.apply(ops, x))
     }
 }
 
@@ -122,19 +139,12 @@ pub struct Stack {
 }
 
 impl Stack {
-    /// `x`: [..., 1, cols], `chosen`: the matrix for each, to whose shape the batch dimensions of
-    /// `x` are stretched; gives [..., 1, rows]. `sorted` promises that `chosen` ascends.
-    pub fn apply(
-        &self,
-        ops: &Ops,
-        x: &Array,
-        chosen: &Array,
-        sorted: bool,
-    ) -> Result<Array, MlxError> {
-        let out = self.kernel.gather(ops, x, chosen, sorted)?;
+    /// `x`: [..., 1, cols] to [..., 1, rows].
+    pub fn apply(&self, ops: &Ops, x: &Array, choice: StackChoice) -> Result<Array, MlxError> {
+        let out = self.kernel.gather(ops, x, choice)?;
         match &self.bias {
             Some(bias) => {
-                let own = ops.take_rows(bias, chosen, 0)?;
+                let own = ops.take_rows(bias, choice.matrices, 0)?;
                 ops.add(&out, &ops.reshape(&own, &out.shape())?)
             }
             None => Ok(out),
@@ -147,30 +157,10 @@ impl Stack {
     }
 }
 
-/// Several stacks that read the same input; adjacent ones of one form are multiplied as one.
-pub struct JoinedStack {
-    runs: Vec<Run<Stack>>,
-}
-
 impl JoinedStack {
-    pub fn new(runs: Vec<Run<Stack>>) -> Self {
-        Self { runs }
-    }
-
     /// One output for each stack, in their order, as [`Stack::apply`] returns it.
-    pub fn apply(
-        &self,
-        ops: &Ops,
-        x: &Array,
-        chosen: &Array,
-        sorted: bool,
-    ) -> Result<Vec<Array>, MlxError> {
-        let mut answers = Vec::new();
-        for run in &self.runs {
-            let whole = run.whole.apply(ops, x, chosen, sorted)?;
-            split(ops, whole, &run.rows, &mut answers)?;
-        }
-        Ok(answers)
+    pub fn apply(&self, ops: &Ops, x: &Array, choice: StackChoice) -> Result<Vec<Array>, MlxError> {
+        self.outputs(ops, |stack| stack.apply(ops, x, choice))
     }
 }
 

@@ -247,9 +247,9 @@ impl LayerRole {
         pairs.find(|(of, _)| *of == self).map(|(_, bias)| *bias)
     }
 
-    /// Norms that a family may store as `weight - 1`; those over a recurrent mixer's output are
-    /// never stored so.
-    pub(crate) fn is_stream_norm(self) -> bool {
+    /// Whether this is a norm that a family may store as `weight - 1`; norms over a recurrent
+    /// mixer's output are never stored so.
+    pub fn is_stream_norm(self) -> bool {
         matches!(
             self,
             MixerPreNorm

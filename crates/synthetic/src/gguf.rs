@@ -31,8 +31,9 @@ const NUMBERS: &[(&str, &str)] = &[
 ];
 
 pub(crate) fn metadata(shape: &Shape, config: &Config) -> Result<Metadata, SpecError> {
+    let architecture = shape.series.architecture;
     let mut metadata: Metadata = [
-        ("general.architecture", text(shape.architecture)),
+        ("general.architecture", text(architecture)),
         (
             "general.name",
             text(&format!("random weights of the shape of {}", shape.model)),
@@ -42,7 +43,7 @@ pub(crate) fn metadata(shape: &Shape, config: &Config) -> Result<Metadata, SpecE
     ]
     .into_iter()
     .collect();
-    let key = |field: &str| format!("{}.{field}", shape.architecture);
+    let key = |field: &str| format!("{architecture}.{field}");
     for (field, name) in COUNTS {
         if let Some(count) = config.usize_opt(field)? {
             metadata.insert(key(name), whole(count));

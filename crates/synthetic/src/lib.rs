@@ -22,4 +22,4 @@ pub use error::SyntheticError;
 pub use format::{Container, FORMATS, Format};
 pub use model::{Recipe, Synthetic};
 pub use random::SplitMix64;
-pub use shapes::{SHAPES, Shape};
+pub use shapes::{ModelSeries, SHAPES, Shape};

@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use half::{bf16, f16};
 use loquat_spec::families::{self, Described};
-use loquat_spec::{Kind, LayerRole, Naming, Role, Slot, Transform};
+use loquat_spec::{Kind, Naming, Role, Slot, Transform};
 use loquat_weights::gguf::{Gguf, Metadata};
 use loquat_weights::{Blob, Checkpoint, Dtype, Mismatch, RawTensor, WeightsError};
 
@@ -66,7 +66,7 @@ impl Recipe {
         let (description, naming) = match container {
             Container::Gguf => (
                 Description::Gguf(gguf::metadata(self.shape, &config)?),
-                families::gguf_naming(self.shape.architecture)?,
+                families::gguf_naming(self.shape.series.architecture)?,
             ),
             Container::Safetensors => (
                 Description::Config(config_text(self.shape, self.format)?),
@@ -250,23 +250,9 @@ fn values(slot: &Slot, deviation: f32, random: &mut SplitMix64) -> Vec<f32> {
 }
 
 fn is_norm(role: Role) -> bool {
-    use LayerRole::{
-        ExpertsPostNorm, ExpertsPreNorm, FeedForwardPostNorm, FeedForwardPreNorm, KeyNorm,
-        MixerPostNorm, MixerPreNorm, QueryNorm,
-    };
-    matches!(
-        role,
-        Role::FinalNorm
-            | Role::Layer(
-                _,
-                MixerPreNorm
-                    | MixerPostNorm
-                    | QueryNorm
-                    | KeyNorm
-                    | FeedForwardPreNorm
-                    | FeedForwardPostNorm
-                    | ExpertsPreNorm
-                    | ExpertsPostNorm
-            )
-    )
+    match role {
+        Role::FinalNorm => true,
+        Role::Layer(_, role) => role.is_stream_norm(),
+        _ => false,
+    }
 }

@@ -8,7 +8,7 @@ use loquat_spec::SpecError;
 use loquat_weights::Dtype;
 use loquat_weights::gguf::save_gguf;
 use loquat_weights::safetensors::save_safetensors;
-use serde_json::{Map, Value, json};
+use serde_json::{Value, json};
 
 use crate::SyntheticError;
 use crate::format::{AFFINE_GROUP, Container, Format, MXFP4_GROUP};
@@ -65,11 +65,7 @@ fn work_dir(beside: &Path) -> io::Result<tempfile::TempDir> {
 
 /// `config.json`, with MLX's `quantization` table for quantized models.
 pub(crate) fn config_text(shape: &Shape, format: Format) -> Result<String, SpecError> {
-    let not_json = |error: serde_json::Error| SpecError::NotJson {
-        source_name: shape.name.into(),
-        reason: error.to_string(),
-    };
-    let mut fields: Map<String, Value> = serde_json::from_str(shape.config).map_err(not_json)?;
+    let mut fields = shape.fields()?;
     fields.insert("torch_dtype".into(), json!(torch_name(format)));
     let quantization = match format {
         Format::Affine(bits) => {
@@ -81,7 +77,7 @@ pub(crate) fn config_text(shape: &Shape, format: Format) -> Result<String, SpecE
     if !quantization.is_null() {
         fields.insert("quantization".into(), quantization);
     }
-    serde_json::to_string_pretty(&fields).map_err(not_json)
+    serde_json::to_string_pretty(&fields).map_err(|error| shape.not_json(&error))
 }
 
 fn torch_name(format: Format) -> &'static str {

@@ -8,7 +8,7 @@ use loquat_spec::{Experts as Spec, LayerRole, SharedExpert};
 use super::dense::{Activate, Dense};
 use crate::array::{Array, Binary, Fused, Ops, Reduce};
 use crate::error::MlxError;
-use crate::linear::{JoinedStack, Linear, Stack};
+use crate::linear::{JoinedStack, Linear, Stack, StackChoice};
 use crate::loader::LayerLoader;
 use router::Router;
 
@@ -64,7 +64,11 @@ impl Experts {
         let answers = if tokens * top_k >= SORTED_FROM {
             self.answers_sorted(ops, &input, &chosen)?
         } else {
-            self.answers(ops, &input, &chosen, false)?
+            let unsorted = StackChoice {
+                matrices: &chosen,
+                sorted: false,
+            };
+            self.answers(ops, &input, unsorted)?
         };
         let answers = ops.reshape(&answers, &[tokens, top_k, hidden])?;
         let shared = self.shared.as_ref().map(|shared| shared.run(ops, x));
@@ -76,18 +80,12 @@ impl Experts {
         weighted_sum(ops, &answers, &weights, shared.as_ref())
     }
 
-    /// `input`: [tokens, 1 or top_k, 1, hidden] with `chosen`: [tokens, top_k], or
+    /// `input`: [tokens, 1 or top_k, 1, hidden] with a choice of [tokens, top_k], or
     /// [routes, 1, hidden] with [routes].
-    fn answers(
-        &self,
-        ops: &Ops,
-        input: &Array,
-        chosen: &Array,
-        sorted: bool,
-    ) -> Result<Array, MlxError> {
-        let inner = self.inner.apply(ops, input, chosen, sorted)?;
+    fn answers(&self, ops: &Ops, input: &Array, choice: StackChoice) -> Result<Array, MlxError> {
+        let inner = self.inner.apply(ops, input, choice)?;
         let activated = self.activate.run(ops, &inner)?;
-        self.down.apply(ops, &activated, chosen, sorted)
+        self.down.apply(ops, &activated, choice)
     }
 
     /// The same with the work in the experts' order and the answers in the tokens'.
@@ -103,8 +101,11 @@ impl Experts {
         };
         let input = ops.reshape(input, &[-1, 1, input.dim(3)])?;
         let input = ops.take_rows(&input, &from, 0)?;
-        let chosen = ops.take_rows(&chosen, &order, 0)?;
-        let answers = self.answers(ops, &input, &chosen, true)?;
+        let ascending = StackChoice {
+            matrices: &ops.take_rows(&chosen, &order, 0)?,
+            sorted: true,
+        };
+        let answers = self.answers(ops, &input, ascending)?;
         ops.take_rows(&answers, &back, 0)
     }
 }

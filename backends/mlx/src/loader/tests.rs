@@ -3,6 +3,7 @@ use loquat_testkit::goldens;
 use loquat_weights::Dtype;
 
 use super::*;
+use crate::linear::StackChoice;
 use crate::testing;
 
 const ROWS: usize = 40;
@@ -105,12 +106,15 @@ fn joined_stacks_equal_single_ones() {
         let cols = source.weights.matrix(roles[0].0).unwrap().cols();
         let x = testing::noise(2 * cols, 4);
         let x = ops.upload_f32(&x, &[2, 1, 1, cols as i32]).unwrap();
-        let chosen = ops.upload_u32(&[0, 2, 1, 1], &[2, 2]).unwrap();
+        let choice = StackChoice {
+            matrices: &ops.upload_u32(&[0, 2, 1, 1], &[2, 2]).unwrap(),
+            sorted: false,
+        };
         let together = loader.joined_stack(&roles).unwrap();
-        let together = together.apply(&ops, &x, &chosen, false).unwrap();
+        let together = together.apply(&ops, &x, choice).unwrap();
         for (answer, (role, bias)) in together.iter().zip(roles) {
             let alone = loader.stack(role, bias).unwrap();
-            let alone = alone.apply(&ops, &x, &chosen, false).unwrap();
+            let alone = alone.apply(&ops, &x, choice).unwrap();
             assert_eq!(answer.shape(), alone.shape());
             assert_eq!(
                 testing::read(&ops, answer),

@@ -130,54 +130,51 @@ pub const REPETITION_PENALTY: Parameter =
     Parameter::float("repetition_penalty", (0.01, 100.0), 1.0)
         .in_step(SamplingStep::Penalties)
         .help(
-            "Divides the positive and multiplies the negative logits of tokens that the prompt or \
-             the output holds; above 1 discourages repetition",
+            "Divides positive and multiplies negative logits of tokens in the prompt or the \
+             output; above 1 discourages repetition",
         );
 
 pub const PRESENCE_PENALTY: Parameter = Parameter::float("presence_penalty", (-2.0, 2.0), 0.0)
     .in_step(SamplingStep::Penalties)
-    .help("Subtracted from the logit of every token that the output holds");
+    .help("Subtracted from the logit of every token that is in the output");
 
 pub const FREQUENCY_PENALTY: Parameter = Parameter::float("frequency_penalty", (-2.0, 2.0), 0.0)
     .in_step(SamplingStep::Penalties)
-    .help("Subtracted from a token's logit once for each time that the output holds it");
+    .help("Subtracted from a token's logit once for each occurrence in the output");
 
 pub const PENALTY_LAST_N: Parameter = Parameter::integer("penalty_last_n", (-1.0, COUNT), -1.0)
     .in_step(SamplingStep::Penalties)
     .help(
-        "The penalties see this many of the last tokens, prompt and output together; -1 is all \
-         of them, 0 none",
+        "How many of the last tokens, prompt and output together, the penalties count; -1 means \
+         all, 0 none",
     );
 
 pub const DRY_MULTIPLIER: Parameter = Parameter::float("dry_multiplier", (0.0, 100.0), 0.0)
     .in_step(SamplingStep::Dry)
-    .help("How strongly a token is discouraged that would prolong a repetition; 0 is not at all");
+    .help("Strength of the penalty on a token that would extend a repetition; 0 disables DRY");
 
 pub const DRY_BASE: Parameter = Parameter::float("dry_base", (1.0, 100.0), 1.75)
     .in_step(SamplingStep::Dry)
-    .help("By what the DRY penalty grows with each further token of the repetition");
+    .help("Factor by which the DRY penalty grows with each further token of the repetition");
 
 pub const DRY_ALLOWED_LENGTH: Parameter =
     Parameter::integer("dry_allowed_length", (0.0, COUNT), 2.0)
         .in_step(SamplingStep::Dry)
-        .help("Repetitions shorter than this many tokens are free");
+        .help("Repetitions shorter than this many tokens are not penalised");
 
 pub const DRY_PENALTY_LAST_N: Parameter =
     Parameter::integer("dry_penalty_last_n", (-1.0, COUNT), -1.0)
         .in_step(SamplingStep::Dry)
         .help(
-            "Repetitions are looked for in this many of the last tokens, prompt and output \
-             together; -1 is all of them, 0 none",
+            "How many of the last tokens, prompt and output together, are searched for \
+             repetitions; -1 means all, 0 none",
         );
 
 pub const DRY_SEQUENCE_BREAKERS: Parameter =
     Parameter::list("dry_sequence_breakers", ParameterKind::Strings)
         .in_step(SamplingStep::Dry)
         .at_most(128)
-        .help(
-            "No repetition reaches over one of these strings; at most 128, each of at most 64 \
-             bytes",
-        );
+        .help("Strings that end a repetition; at most 128, each of at most 64 bytes");
 
 /// In bytes. Bounds the search around every token.
 pub(super) const LONGEST_BREAKER: usize = 64;
@@ -195,13 +192,13 @@ pub const TEMPERATURE: Parameter = Parameter::float("temperature", (0.0, 100.0),
 pub const DYNATEMP_RANGE: Parameter = Parameter::float("dynatemp_range", (0.0, 100.0), 0.0)
     .in_step(SamplingStep::Temperature)
     .help(
-        "The temperature moves by up to this much below and above: lower where the model is \
-         sure, higher where it is not",
+        "The temperature varies by up to this much below and above its value: lower when the model \
+         is sure, higher when it is not",
     );
 
 pub const DYNATEMP_EXPONENT: Parameter = Parameter::float("dynatemp_exponent", (0.0, 100.0), 1.0)
     .in_step(SamplingStep::Temperature)
-    .help("Above 1, the moving temperature stays low until the model is quite unsure");
+    .help("Above 1, the varying temperature stays low until the model is quite unsure");
 
 pub const TOP_N_SIGMA: Parameter = Parameter::float("top_n_sigma", (0.0, 100.0), 0.0)
     .in_step(SamplingStep::TopNSigma)
@@ -212,7 +209,7 @@ pub const TOP_N_SIGMA: Parameter = Parameter::float("top_n_sigma", (0.0, 100.0),
 
 pub const TOP_K: Parameter = Parameter::integer("top_k", (0.0, COUNT), 0.0)
     .in_step(SamplingStep::TopK)
-    .help("Draw from this many of the likeliest tokens only; 0 draws from all");
+    .help("Draw only from this many of the likeliest tokens; 0 draws from all");
 
 pub const TYPICAL_P: Parameter = Parameter::float("typical_p", (0.0, 1.0), 1.0)
     .in_step(SamplingStep::TypicalP)
@@ -242,7 +239,7 @@ pub const XTC_THRESHOLD: Parameter = Parameter::float("xtc_threshold", (0.0, 1.0
     .in_step(SamplingStep::Xtc)
     .help(
         "Of the tokens at least this probable, the least likely one is kept and the others are \
-         dropped; above 0.5 nothing ever is",
+         dropped; above 0.5 nothing is dropped",
     );
 
 /// One entry of `logit_bias`; the default applies to tokens not listed.
@@ -250,40 +247,40 @@ pub const LOGIT_BIAS: Parameter = Parameter::float("logit_bias", (-100.0, 100.0)
     .with_kind(ParameterKind::Biases)
     .at_most(65_536)
     .help(
-        "Added to the logits of the tokens named, at most 65536 of them; 100 and -100 all but \
-         force and forbid one",
+        "Added to the logits of the listed tokens, at most 65536; 100 and -100 nearly force and \
+         forbid a token",
     );
 
 pub const BAD_WORDS: Parameter = Parameter::list("bad_words", ParameterKind::TokenSequences)
     .at_most(8192)
     .help(
-        "Sequences that are never completed: the last token is forbidden after the others; at \
-         most 8192, of which a word makes up to two",
+        "Sequences that are never completed: the last token is forbidden after the others; at most \
+         8192, and a word may count as two",
     );
 
 pub const ALLOWED_TOKENS: Parameter = Parameter::list("allowed_tokens", ParameterKind::Tokens)
     .at_most(65_536)
-    .help("No other tokens; at most 65536 are named, and none named allows all");
+    .help("Draw only from these tokens, at most 65536; an empty list allows all");
 
 pub const MIN_TOKENS: Parameter = Parameter::integer("min_tokens", (0.0, COUNT), 0.0)
-    .help("The stop tokens are forbidden until so many tokens are out");
+    .help("Stop tokens are forbidden until this many tokens are generated");
 
 pub const MIROSTAT: Parameter = Parameter::integer("mirostat", (0.0, 2.0), 0.0).help(
-    "2 drops what would surprise too much, so that tokens surprise by `mirostat_tau` on average; \
-     0 drops nothing",
+    "2 drops tokens that are too surprising, so that the average surprise is `mirostat_tau`; 0 \
+     disables mirostat",
 );
 
 pub const MIROSTAT_TAU: Parameter = Parameter::float("mirostat_tau", (0.0, 100.0), 5.0)
-    .help("How surprising tokens are to be, in bits");
+    .help("Target for the average surprise of tokens, in bits");
 
 pub const MIROSTAT_ETA: Parameter = Parameter::float("mirostat_eta", (0.0, 1.0), 0.1)
-    .help("How fast mirostat makes up for what it missed");
+    .help("Learning rate: how fast mirostat corrects deviations from `mirostat_tau`");
 
 pub const ORDER: Parameter = Parameter::list("order", ParameterKind::Steps)
-    .help("The steps to take and their order; one left out is not taken");
+    .help("The steps to take, in order; steps that are not listed are skipped");
 
 pub const SEED: Parameter = Parameter::list("seed", ParameterKind::Seed)
-    .help("The same request with the same seed gives the same tokens; a fresh one when left out");
+    .help("The same request with the same seed gives the same tokens; random when omitted");
 
 /// Every parameter, in the order of application.
 pub const PARAMETERS: [Parameter; 28] = [

@@ -7,52 +7,52 @@ use super::*;
 const OPENING: &str = "\
 # Sampling
 
-How the next token is chosen from a model's logits. This page is written from the table of
-parameters in `crates/engine/src/sampling/parameter.rs`; a test fails where the two differ, and
-`LOQUAT_WRITE_DOCS=1 cargo test -p loquat-engine --lib reference` writes it anew.
+How the next token is chosen from a model's logits. This page is generated from the table of
+parameters in `crates/engine/src/sampling/parameter.rs`; a test fails if the two differ, and
+`LOQUAT_WRITE_DOCS=1 cargo test -p loquat-engine --lib reference` regenerates it.
 
-A value outside its range is refused by name; nothing is ignored. Where a request leaves a
-parameter out, the checkpoint's own value counts (`generation_config.json`, or the
-`general.sampling.*` fields of a GGUF file), and where that says nothing, the default below. Every
-default leaves the distribution as the model gave it: by itself, or because the parameter only says
-how something works that is off.
+A value outside its range is refused with an error that names the parameter; nothing is ignored. A
+parameter that the request omits takes the checkpoint's own value (`generation_config.json`, or the
+`general.sampling.*` fields of a GGUF file), or else the default below. Every default leaves the
+model's distribution unchanged: by itself, or because the parameter only configures a step that is
+off.
 
 The same logits, request and seed give the same token on every machine and under any load.
 ";
 
 const ORDER_TEXT: &str = "\
-`order` (llama.cpp's `samplers`) names the steps to take, first to last. A step named twice or
-unknown is refused. A step left out is not taken; one that is left out although a parameter
-switches it on is refused too. The default is llama.cpp's order with the temperature moved before
-the truncations: there transformers and vLLM apply it, and the authors of a checkpoint's
-`generation_config.json` chose their values for that. llama.cpp's own order is `penalties, dry,
-top_n_sigma, top_k, typical_p, top_p, min_p, xtc, temperature`.
+`order` (llama.cpp's `samplers`) lists the steps to take, first to last. A repeated or unknown step
+is refused. A step that is not listed is skipped; if a parameter switches it on, the request is
+refused. The default is llama.cpp's order with the temperature moved before the truncations:
+transformers and vLLM apply it there, and the authors of a checkpoint's `generation_config.json`
+chose their values for that. llama.cpp's own order is `penalties, dry, top_n_sigma, top_k,
+typical_p, top_p, min_p, xtc, temperature`.
 
-Not part of the order, because they hold in any: the logit bias and whatever forbids tokens
-(`bad_words`, `allowed_tokens`, `min_tokens`, a constraint). They come before the first step other
-than `penalties`. What is forbidden stays so: no step brings a token back, and no step drops the
-last one. Mirostat comes after all steps, and the draw last.
+The logit bias and everything that forbids tokens (`bad_words`, `allowed_tokens`, `min_tokens`, a
+constraint) are not part of the order, because they hold in any. They come before the first step
+other than `penalties`. A forbidden token stays forbidden: no step brings a token back, and no step
+drops the last one. Mirostat comes after all steps, and the draw last.
 
-Below, `l` are logits as the steps before left them, `p` their softmax over the tokens that are
-left. Ties go to the lower token id.
+Below, `l` are the logits that the previous steps left, and `p` is their softmax over the remaining
+tokens. Ties go to the lower token id.
 ";
 
 const FORBID_TEXT: &str = "\
 `l += logit_bias`, for each mention of a token. A sequence of `bad_words` forbids its last token
-where the rest of it are the last tokens of prompt and output. `min_tokens` counts the output.
-Where nothing is left to draw from, the request fails and says why.
+when prompt and output end with its other tokens. `min_tokens` counts the output. If no token is
+left to draw from, the request fails with an error that says why.
 ";
 
 const MIROSTAT_TEXT: &str = "\
 Mirostat 2 keeps tokens with `-log2 p <= mu`, at least the likeliest. `mu` starts at `2
 mirostat_tau`; after each draw `mu -= mirostat_eta (s - mirostat_tau)`, where `s` is the drawn
-token's surprise in bits among those kept. Other than in llama.cpp, the steps of the order are
-taken first.
+token's surprise in bits among those kept. Unlike in llama.cpp, the steps of the order are taken
+first.
 ";
 
 const LOGPROBS_TEXT: &str = "\
 Log-probabilities are those of the model's own distribution, before any of this, or those of the
-distribution that was drawn from, after all of it; what was dropped has none there.
+distribution that was drawn from, after all of it, in which dropped tokens have none.
 ";
 
 fn formula(step: SamplingStep) -> &'static str {
@@ -60,20 +60,20 @@ fn formula(step: SamplingStep) -> &'static str {
         SamplingStep::Penalties => {
             "For tokens among the last `penalty_last_n` of prompt and output: `l / \
              repetition_penalty` where `l > 0`, else `l * repetition_penalty`. Then, for tokens \
-             that the output's part of that window holds `c > 0` times: `l -= presence_penalty + \
-             c frequency_penalty`. (As in vLLM; llama.cpp's presence and frequency count the \
-             prompt too, and its window is 64 unless told otherwise.)"
+             that occur `c > 0` times in the output's part of that window: `l -= presence_penalty \
+             + c frequency_penalty`. (As in vLLM; llama.cpp's presence and frequency count the \
+             prompt too, and its window defaults to 64.)"
         }
         SamplingStep::Dry => {
-            "A token that would prolong a repetition of `n` tokens, `n >= dry_allowed_length`, \
+            "A token that would extend a repetition of `n` tokens, `n >= dry_allowed_length`, \
              gets `l -= dry_multiplier dry_base ^ (n - dry_allowed_length)`; `n` is the length of \
-             the longest end of the text that stands, followed by this token, somewhere in the \
-             last `dry_penalty_last_n` tokens. `n` counts no further back than to the last \
-             sequence breaker, and a token with a breaker in it is free. Breakers are found in \
-             the text, however tokens cut it."
+             the longest suffix of the text that occurs, followed by this token, somewhere in the \
+             last `dry_penalty_last_n` tokens. The suffix starts after the last sequence breaker, \
+             and a token that contains a breaker is not penalised. Breakers are found in the \
+             text, however it is split into tokens."
         }
         SamplingStep::Temperature => {
-            "`l / temperature`; 0 keeps the likeliest token only. With `dynatemp_range` the \
+            "`l / temperature`; 0 keeps only the likeliest token. With `dynatemp_range` the \
              temperature is `low + (high - low) (H / ln n) ^ dynatemp_exponent`, where `low` and \
              `high` are that much below (at least 0) and above `temperature`, `H` is the entropy \
              of `p` and `n` counts the tokens left."

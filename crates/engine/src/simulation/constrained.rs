@@ -1,5 +1,5 @@
-//! Constraints at work: masks are asked for in time, forced tokens are computed together, and
-//! nobody can tell from the tokens.
+//! Constraints: masks are requested in time, forced tokens are computed together, and neither
+//! changes the tokens.
 
 use super::harness::{End, Harness, alone, even_steps, greedy, prompt, recurrent, sampled};
 use crate::{
@@ -207,7 +207,7 @@ fn forbidden_token_cannot_be_forced() {
             let reader = harness.submit(request);
             let reader = harness.finish(reader);
             assert!(matches!(reader.error(), EngineError::Constraint(_)));
-            assert_eq!(reader.ids(), tokens[..2], "what came before it stands");
+            assert_eq!(reader.ids(), tokens[..2], "earlier tokens are kept");
         }
     }
 }

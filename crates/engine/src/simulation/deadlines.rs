@@ -27,7 +27,7 @@ fn queue_timeout_fails_the_request() {
         };
         assert!((millis(100)..=millis(110)).contains(&waited), "{waited:?}");
         assert!(error.is_retryable());
-        // The one that runs had its room in time, and runs on past the deadline.
+        // The running request was admitted in time and runs past the deadline.
         assert_eq!(harness.finish(runs).ids(), alone(greedy(&[1], 60)));
         let totals = harness.engine.stats().totals;
         assert_eq!((totals.timed_out, totals.finished), (1, 1));
@@ -52,7 +52,7 @@ fn first_token_timeout_fails_the_request() {
     };
     assert!((millis(200)..=millis(210)).contains(&waited), "{waited:?}");
     assert!(error.is_retryable());
-    assert_eq!(harness.counters.live(), 0, "what failed is not kept");
+    assert_eq!(harness.counters.live(), 0, "failed requests are not kept");
 
     let quick = harness.submit(GenerateRequest {
         first_token_timeout: Some(millis(200)),

@@ -1,4 +1,4 @@
-//! An embedding is its prompt's, however that came to be computed.
+//! An embedding depends only on its prompt, not on how the prompt was computed.
 
 use loquat_testkit::fake_session::FakeOptions;
 
@@ -75,7 +75,7 @@ fn last_pooling_uses_the_cache() {
         assert_eq!(reader.usage().cached_tokens, cached, "{pooling:?}");
         let expected = alone(embed(&prompt(1, 100), pooling));
         assert_eq!(reader.embedding.as_ref(), Some(&expected), "{pooling:?}");
-        // What an embedding computed serves others.
+        // Other requests reuse what an embedding computed.
         let next = harness.submit(greedy(&prompt(1, 100), 1));
         assert_eq!(harness.finish(next).usage().cached_tokens, 99);
     }
@@ -96,7 +96,10 @@ fn preempted_prompt_is_pooled_once() {
             ..greedy(&prompt(2, 150), 4)
         });
         harness.finish(urgent);
-        assert!(harness.readers[reader].embedding.is_none(), "it made way");
+        assert!(
+            harness.readers[reader].embedding.is_none(),
+            "it was preempted"
+        );
         assert_eq!(harness.engine.stats().totals.preempted, 1);
         let expected = alone(embed(&prompt(1, 200), pooling));
         assert_eq!(harness.finish(reader).embedding, Some(expected));

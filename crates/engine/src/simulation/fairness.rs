@@ -1,4 +1,4 @@
-//! Clients of one priority get equal shares, however many requests each brings.
+//! Clients of one priority get equal shares, however many requests each sends.
 
 use std::time::Duration;
 
@@ -14,7 +14,7 @@ fn request_from(client: &str, kind: u32, len: usize, max_tokens: usize) -> Gener
 
 #[test]
 fn flood_does_not_delay_other_clients() {
-    // Waits of many seconds, in which whoever came first would age far ahead.
+    // Waits of many seconds, in which the earliest request would age far ahead.
     for aging in [
         millis(20),
         Duration::from_secs(1),

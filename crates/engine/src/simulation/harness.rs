@@ -1,4 +1,4 @@
-//! An engine whose worker runs turn by turn, and readers that take what it says.
+//! An engine whose worker runs turn by turn, and readers that take its events.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -15,7 +15,7 @@ use crate::{
 
 /// Time that passes in a turn without anything to run.
 const IDLE: Duration = Duration::from_millis(5);
-/// No test takes as many turns.
+/// More turns than any test takes.
 const ENDLESS: usize = 200_000;
 
 pub struct Harness {
@@ -88,7 +88,7 @@ impl Harness {
         }
     }
 
-    /// Submits a request with an eager reader; gives the reader's number.
+    /// Submits a request with an eager reader; returns the reader's number.
     pub fn submit(&mut self, request: GenerateRequest) -> usize {
         let generation = self.engine.submit(request).expect("accepted");
         self.read(generation)
@@ -100,7 +100,7 @@ impl Harness {
         generations.map(|choice| self.read(choice)).collect()
     }
 
-    /// A reader for `generation`; gives its number.
+    /// Adds a reader for `generation`; returns its number.
     pub fn read(&mut self, generation: Generation) -> usize {
         self.readers.push(Reader {
             generation: Some(generation),
@@ -114,10 +114,11 @@ impl Harness {
         self.readers.len() - 1
     }
 
-    /// One turn of the engine's loop, then of every reader; whether there was anything to run.
+    /// One turn of the engine's loop, then of every reader; returns whether there was anything to
+    /// run.
     pub fn turn(&mut self) -> bool {
         self.worker.take_commands(false);
-        let ran = !self.sleeps() && self.worker.step().expect("the engine lives");
+        let ran = !self.sleeps() && self.worker.step().expect("the engine runs");
         if !ran {
             self.clock.advance(IDLE);
         }
@@ -130,7 +131,7 @@ impl Harness {
         ran
     }
 
-    /// Whether the engine's thread would go on waiting: a wake-up that it misses is missed here.
+    /// Whether the engine's thread would keep waiting: a wake-up that it misses is missed here too.
     fn sleeps(&self) -> bool {
         let now = self.start + self.clock.elapsed();
         let due = self.worker.next_deadline().is_some_and(|at| at <= now);
@@ -165,7 +166,7 @@ impl Harness {
         }
     }
 
-    /// Runs a request to its end and gives its tokens.
+    /// Runs a request to its end and returns its tokens.
     pub fn answer(&mut self, request: GenerateRequest) -> Vec<u32> {
         let reader = self.submit(request);
         self.finish(reader).ids()
@@ -178,7 +179,7 @@ impl Harness {
         self.counters.computed_tokens() - before
     }
 
-    /// Everything is given back once the cache is cleared, and every request came to one end.
+    /// Asserts that clearing the cache releases everything, and that every request ended once.
     pub fn assert_empty(&mut self) {
         self.turn();
         let stats = self.engine.stats();
@@ -248,7 +249,7 @@ impl Reader {
     fn note(&mut self, event: Event, now: Duration) {
         match event {
             Event::PromptLogprobs(scores) => {
-                assert!(self.tokens.is_empty(), "the prompt's come first");
+                assert!(self.tokens.is_empty(), "prompt logprobs come first");
                 assert!(self.prompt_logprobs.replace(scores).is_none(), "once");
             }
             Event::Embedding(embedding) => {
@@ -315,7 +316,7 @@ pub fn even_steps() -> FakeOptions {
     }
 }
 
-/// As `even_steps`, with a model that is shared at kept lengths only.
+/// As `even_steps`, with a model that can be forked only at its snapshots.
 pub fn recurrent() -> FakeOptions {
     FakeOptions {
         snapshots: Some(SnapshotPolicy {
@@ -341,7 +342,7 @@ pub fn without_cache() -> EngineOptions {
     }
 }
 
-/// What a request says on an engine of its own.
+/// A request's tokens on an engine of its own.
 pub fn alone(request: GenerateRequest) -> Vec<u32> {
     Harness::new(FakeOptions::default(), EngineOptions::default()).answer(request)
 }

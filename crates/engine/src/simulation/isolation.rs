@@ -17,16 +17,16 @@ enum ConstraintFault {
     PanicsInForce,
 }
 
-/// Does nothing for a few tokens, then makes trouble.
+/// Does nothing for a few tokens, then fails.
 #[derive(Clone, Copy)]
 struct FaultyConstraint {
-    trouble: ConstraintFault,
+    fault: ConstraintFault,
     left: usize,
 }
 
 impl Constraint for FaultyConstraint {
     fn allowed(&mut self, _mask: &mut TokenMask) -> Result<AllowedTokens, ConstraintError> {
-        match self.trouble {
+        match self.fault {
             _ if self.left > 0 => Ok(AllowedTokens::All),
             ConstraintFault::FailsToMask => Err(ConstraintError::failed("no grammar")),
             ConstraintFault::PanicsInMask => panic!("a bug in the mask"),
@@ -36,7 +36,7 @@ impl Constraint for FaultyConstraint {
     }
 
     fn forced(&mut self) -> Result<Vec<u32>, ConstraintError> {
-        match self.trouble {
+        match self.fault {
             _ if self.left > 0 => Ok(Vec::new()),
             ConstraintFault::FailsToForce => Err(ConstraintError::failed("no force")),
             ConstraintFault::PanicsInForce => panic!("a bug in forcing"),
@@ -49,7 +49,7 @@ impl Constraint for FaultyConstraint {
             self.left -= 1;
             return Ok(());
         }
-        match self.trouble {
+        match self.fault {
             ConstraintFault::PanicsInAccept => panic!("a bug in accepting"),
             _ => Err(ConstraintError::failed("not a word")),
         }
@@ -71,21 +71,18 @@ fn faulty_constraint_ends_only_its_request() {
         ConstraintFault::FailsToForce,
         ConstraintFault::PanicsInForce,
     ];
-    for trouble in cases {
+    for fault in cases {
         let mut harness = Harness::new(even_steps(), EngineOptions::default());
         let before = harness.submit(sampled(&[1], 20, 1));
         let rogue = harness.submit(GenerateRequest {
-            constraint: Some(RequestConstraint::new(FaultyConstraint {
-                trouble,
-                left: 3,
-            })),
+            constraint: Some(RequestConstraint::new(FaultyConstraint { fault, left: 3 })),
             ..greedy(&[2], 20)
         });
         let after = harness.submit(greedy(&[3], 20));
         harness.finish_all();
 
         let rogue = &harness.readers[rogue];
-        let expected = match trouble {
+        let expected = match fault {
             ConstraintFault::FailsToMask => ConstraintError::failed("no grammar").into(),
             ConstraintFault::FailsToAccept => ConstraintError::failed("not a word").into(),
             ConstraintFault::PanicsInMask => EngineError::Panicked {
@@ -104,14 +101,14 @@ fn faulty_constraint_ends_only_its_request() {
             ConstraintFault::ForbidsAll => ConstraintError::NoToken.into(),
         };
         assert_eq!(*rogue.error(), expected);
-        // What panics while a token is settled takes that token with it.
-        let said = 3 - usize::from(trouble == ConstraintFault::PanicsInForce);
-        assert_eq!(rogue.ids(), alone(greedy(&[2], 20))[..said], "{trouble:?}");
+        // A panic while a token is being settled loses that token.
+        let kept = 3 - usize::from(fault == ConstraintFault::PanicsInForce);
+        assert_eq!(rogue.ids(), alone(greedy(&[2], 20))[..kept], "{fault:?}");
         let readers = &harness.readers;
         assert_eq!(readers[before].ids(), alone(sampled(&[1], 20, 1)));
         assert_eq!(readers[after].ids(), alone(greedy(&[3], 20)));
         let totals = harness.engine.stats().totals;
-        assert_eq!((totals.failed, totals.finished), (1, 2), "{trouble:?}");
+        assert_eq!((totals.failed, totals.finished), (1, 2), "{fault:?}");
         harness.assert_empty();
     }
 }
@@ -119,12 +116,9 @@ fn faulty_constraint_ends_only_its_request() {
 #[test]
 fn each_choice_has_its_constraint() {
     let mut harness = Harness::new(even_steps(), EngineOptions::default());
-    let trouble = ConstraintFault::FailsToAccept;
+    let fault = ConstraintFault::FailsToAccept;
     let request = GenerateRequest {
-        constraint: Some(RequestConstraint::new(FaultyConstraint {
-            trouble,
-            left: 3,
-        })),
+        constraint: Some(RequestConstraint::new(FaultyConstraint { fault, left: 3 })),
         ..sampled(&[2], 20, 1)
     };
     let choices = harness.submit_choices(request, 3);

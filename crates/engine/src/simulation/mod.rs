@@ -1,7 +1,7 @@
 //! The engine under load, on a fake session and a virtual clock: one thread, no sleeping, and
 //! every run the same.
 //!
-//! `property` throws thousands of random schedules at it; the others pin down one behaviour each.
+//! `property` runs thousands of random schedules; the other modules test one behaviour each.
 
 mod choices;
 mod constrained;

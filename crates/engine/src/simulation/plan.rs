@@ -1,4 +1,4 @@
-//! A random schedule: what the session is like, how the engine is set, who asks for what and when.
+//! A random schedule: the session, the engine's options, and requests with their arrival times.
 
 use std::time::Duration;
 
@@ -27,7 +27,7 @@ pub struct NewSequence {
     pub request: GenerateRequest,
     pub choices: usize,
     pub habit: ReaderBehaviour,
-    /// When the reader goes away.
+    /// When the reader is dropped.
     pub leaves: Option<usize>,
 }
 
@@ -56,7 +56,7 @@ impl Plan {
         }
     }
 
-    /// Tokens that all requests come to, choices counted each.
+    /// The tokens of all requests; each choice counts.
     pub fn work(&self) -> usize {
         let work = |arrival: &NewSequence| {
             let request = &arrival.request;
@@ -94,7 +94,7 @@ fn fake(rng: &mut SeededRng, recurrent: bool) -> FakeOptions {
     }
 }
 
-/// Never three whole steps in a row: that would be the engine's end.
+/// Never three failed steps in a row: the engine would shut down.
 fn faults(rng: &mut SeededRng) -> Vec<(usize, Fault)> {
     if rng.percent(50) {
         return Vec::new();
@@ -164,7 +164,7 @@ fn arrival(rng: &mut SeededRng, prefixes: &[Vec<u32>], calm: usize) -> NewSequen
 }
 
 fn request(rng: &mut SeededRng, prefixes: &[Vec<u32>]) -> GenerateRequest {
-    let request = speaking(rng, prefixes);
+    let request = generation(rng, prefixes);
     if rng.percent(10) {
         embedding(rng, request)
     } else {
@@ -186,7 +186,7 @@ fn embedding(rng: &mut SeededRng, request: GenerateRequest) -> GenerateRequest {
     }
 }
 
-fn speaking(rng: &mut SeededRng, prefixes: &[Vec<u32>]) -> GenerateRequest {
+fn generation(rng: &mut SeededRng, prefixes: &[Vec<u32>]) -> GenerateRequest {
     let mut prompt = rng.pick(prefixes);
     prompt.truncate(rng.pick(&[1, 3, 16, 17, 20, 40, 60]));
     if rng.percent(60) {

@@ -1,4 +1,4 @@
-//! Room for the urgent, at the expense of those who are not, who lose nothing but time.
+//! Urgent requests preempt others, which lose nothing but time.
 
 use loquat_testkit::fake_session::FakeOptions;
 
@@ -40,7 +40,7 @@ fn preempt(fake: FakeOptions, options: EngineOptions) -> (usize, usize) {
     let fast = harness.submit(urgent());
     assert_eq!(harness.finish(fast).ids(), alone(urgent()));
     let read = harness.readers[slow].tokens.len();
-    assert!((20..=22).contains(&read), "it made way: {read}");
+    assert!((20..=22).contains(&read), "it was preempted: {read}");
     assert_eq!(harness.finish(slow).ids(), alone(patient()));
     let stats = harness.engine.stats();
     assert_eq!(stats.totals.preempted, 1);

@@ -1,4 +1,4 @@
-//! What was computed once is not computed again, for those who may know.
+//! Computed prefixes are reused, within their scope.
 
 use super::harness::{
     Harness, alone, even_steps, greedy, millis, prompt, recurrent, without_cache,

@@ -1,4 +1,4 @@
-//! Who goes first.
+//! The order in which requests run.
 
 use super::harness::{Harness, alone, even_steps, greedy, millis, one_at_a_time};
 use crate::{EngineOptions, GenerateRequest};

@@ -58,7 +58,7 @@ fn run(seeds: Range<u64>, recurrent: bool) {
     );
 }
 
-/// Says which seed failed.
+/// Prints the seed that failed.
 struct PrintSeedOnPanic(u64);
 
 impl Drop for PrintSeedOnPanic {
@@ -111,7 +111,7 @@ impl Simulation {
         }
         let done = |reader: &Reader| reader.has_ended() || reader.generation.is_none();
         while !self.harness.readers.iter().all(done) {
-            assert!(self.harness.turns < self.patience, "somebody starves");
+            assert!(self.harness.turns < self.patience, "a request starves");
             self.turn();
         }
         self.judge()
@@ -154,7 +154,7 @@ impl Simulation {
         }
     }
 
-    /// A refusal must be true.
+    /// A refusal must have a valid reason.
     fn refuse(&mut self, request: &GenerateRequest, choices: usize, error: EngineError) {
         let reach = request.prompt.len() + request.max_tokens;
         let fake = &self.plan.fake;
@@ -190,7 +190,7 @@ impl Simulation {
         let promises = worker.running.iter();
         let promised: usize = promises.map(|r| r.promised(limits.kv_granularity)).sum();
         // A fork is promised a copy of its last run until it writes; its source may have made
-        // that copy in its stead.
+        // that copy instead.
         let unwritten = |running: &&Running| running.computed == running.shared;
         let forks = worker.running.iter().filter(unwritten).count();
         let most = limits.kv_capacity + forks * limits.kv_granularity;
@@ -200,7 +200,7 @@ impl Simulation {
         );
         assert!(held <= limits.kv_capacity);
         let starved = self.harness.counters.starved_rows();
-        assert_eq!(starved, 0, "what was promised was not there");
+        assert_eq!(starved, 0, "promised memory was missing");
     }
 
     fn judge(mut self) -> Stats {
@@ -235,7 +235,7 @@ impl Simulation {
     }
 }
 
-/// Holds what a reader got against what the request gives `alone`.
+/// Compares what a reader received with what the request gives `alone`.
 fn judge(request: &GenerateRequest, reader: &Reader, alone: &Reader, plan: &Plan) {
     assert!(alone.tokens.starts_with(&reader.tokens), "other tokens");
     if reader.prompt_logprobs.is_some() {

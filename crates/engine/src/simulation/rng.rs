@@ -1,4 +1,4 @@
-//! Random choices that a seed repeats.
+//! Random choices that a seed reproduces.
 
 use std::ops::RangeInclusive;
 

@@ -40,7 +40,11 @@ fn waits_only_for_common_prefix() {
     let second = harness.submit(greedy(&other, 4));
     let stranger = harness.submit(greedy(&prompt(3, 20), 4));
     harness.turns(2);
-    assert_eq!(harness.engine.stats().running, 2, "strangers do not wait");
+    assert_eq!(
+        harness.engine.stats().running,
+        2,
+        "unrelated prompts do not wait"
+    );
     harness.finish(second);
     assert!(
         harness.readers[first].tokens.is_empty(),
@@ -69,7 +73,7 @@ fn waiter_continues_when_first_is_cancelled() {
             alone(greedy(&prompt(1, 64), 4))
         );
         let computed = harness.counters.computed_tokens();
-        assert!(computed <= 64 + 3 + 8, "{computed}: it had half of it");
+        assert!(computed <= 64 + 3 + 8, "{computed}: half was reused");
         assert_eq!(harness.engine.stats().totals.cancelled, 1);
         harness.assert_empty();
     }

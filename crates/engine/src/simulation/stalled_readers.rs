@@ -1,4 +1,4 @@
-//! Readers who lag behind hold up nobody but themselves.
+//! Slow readers delay only their own requests.
 
 use super::harness::{
     Harness, ReaderBehaviour, alone, even_steps, greedy, millis, one_at_a_time, sampled,
@@ -46,7 +46,7 @@ fn stalled_reader_stays_without_contention() {
     harness.readers[stalled].habit = ReaderBehaviour::Stalled;
     let other = harness.submit(greedy(&[2], 300));
     harness.turns(200);
-    assert_eq!(harness.readers[other].tokens.len(), 200, "not held up");
+    assert_eq!(harness.readers[other].tokens.len(), 200, "not delayed");
     let stats = harness.engine.stats();
     assert_eq!((stats.running, stats.paused), (2, 1));
     assert_eq!(stats.totals.preempted, 0);

@@ -1,4 +1,4 @@
-//! The engine's numbers about itself.
+//! The engine's statistics.
 
 use super::harness::{End, Harness, ReaderBehaviour, even_steps, greedy, millis, prompt};
 use crate::{EngineOptions, Timings};

@@ -4,10 +4,9 @@
 use serde_json::json;
 
 use super::common::{
-    Mixture, TOP_K, expect_switch, expect_word, gated_experts, groups, shared_experts,
-    sparse_after_dense,
+    TOP_K, expect_switch, expect_word, gated_experts, groups, shared_experts, sparse_after_dense,
 };
-use super::deepseek_v3::{HUGGING_FACE, OLDER_MLX, latent_model, latent_sizes};
+use super::deepseek_v3::{HUGGING_FACE, OLDER_MLX, latent_model};
 use super::{Family, PLAIN};
 use crate::config::Config;
 use crate::error::SpecError;
@@ -51,13 +50,8 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     let fields = ["n_routed_experts", TOP_K, "moe_intermediate_size"];
     let mut experts = gated_experts(config, fields, router)?;
     experts.shared = shared_experts(config, "n_shared_experts", 2, &experts.expert)?;
-    let sizes = latent_sizes(config)?;
-    let mixture = Mixture::new(
-        &sizes,
-        experts,
-        sparse_after_dense(config, 0, sizes.layers)?,
-    );
-    latent_model(config, &sizes, "deepseek_v2", &mixture)
+    let sparse = |layers| sparse_after_dense(config, 0, layers);
+    latent_model(config, "deepseek_v2", experts, sparse)
 }
 
 fn limits(config: &Config) -> Result<Option<ExpertGroups>, SpecError> {

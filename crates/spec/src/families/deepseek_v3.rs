@@ -11,7 +11,7 @@ use super::common::{
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
-use crate::experts::Router;
+use crate::experts::{Experts, Router};
 use crate::facts::{FamilyFacts, RouterPrecision};
 use crate::mixers::Mixer;
 use crate::model::ModelSpec;
@@ -74,29 +74,23 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
         "q_lora_rank": 1536,
     }));
     let experts = corrected_experts(config, &DEFAULTS)?;
-    let sizes = latent_sizes(config)?;
-    let mixture = Mixture::new(
-        &sizes,
-        experts,
-        sparse_after_dense(config, 3, sizes.layers)?,
-    );
-    latent_model(config, &sizes, "deepseek_v3", &mixture)
+    let sparse = |layers| sparse_after_dense(config, 3, layers);
+    latent_model(config, "deepseek_v3", experts, sparse)
 }
 
-/// Heads have parts of their own sizes; the rope part is what transformers calls `head_dim`.
-pub(super) fn latent_sizes(config: &Config) -> Result<Sizes, SpecError> {
-    Sizes::with_head_dim(config, "rms_norm_eps", config.usize("qk_rope_head_dim")?)
-}
-
+/// A spec of layers with latent attention; `sparse` says which of all layers have experts.
 pub(super) fn latent_model(
     config: &Config,
-    sizes: &Sizes,
     family: &'static str,
-    mixture: &Mixture,
+    experts: Experts,
+    sparse: impl FnOnce(usize) -> Result<Vec<bool>, SpecError>,
 ) -> Result<ModelSpec, SpecError> {
+    // Heads have parts of their own sizes; the rope part is what transformers calls `head_dim`.
+    let sizes = Sizes::with_head_dim(config, "rms_norm_eps", config.usize("qk_rope_head_dim")?)?;
+    let mixture = Mixture::new(&sizes, experts, sparse(sizes.layers)?);
     let latent = latent(config, sizes.heads, Some(latent_rope(config)?))?;
     let tied = config.bool_or("tie_word_embeddings", false)?;
-    Ok(mixture.pre_norm_model(sizes, family, tied, |_| Mixer::Latent(latent.clone())))
+    Ok(mixture.pre_norm_model(&sizes, family, tied, |_| Mixer::Latent(latent.clone())))
 }
 
 fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {

@@ -3,8 +3,8 @@
 use serde_json::json;
 
 use super::common::{
-    Mixture, SWITCH_MLP, Sizes, expect_switch, gated_experts, gguf_dense_layers, gguf_experts,
-    gguf_rope, gguf_router, gguf_tied, interval, positive, shared_experts,
+    Mixture, Sizes, expect_switch, gated_experts, gguf_dense_layers, gguf_experts, gguf_rope,
+    gguf_router, gguf_tied, interval, positive, shared_experts,
 };
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
@@ -29,9 +29,8 @@ pub(super) const FAMILY: Family = Family {
         ..PLAIN.hugging_face
     },
     mlx: Some(Naming {
-        overrides: &[SWITCH_MLP],
         refit: Some(without_correction),
-        ..PLAIN.hugging_face
+        ..PLAIN.mlx_experts
     }),
     gguf: Some(GgufFamily {
         architectures: &["ernie4_5-moe"],

@@ -3,7 +3,7 @@
 use serde_json::json;
 
 use super::common::{
-    FURTHER_LAYERS, GGUF_POST_ATTENTION, Mixture, SWITCH_MLP, Sizes, UNGROUPED, corrected_experts,
+    FURTHER_LAYERS, GGUF_POST_ATTENTION, Mixture, Sizes, UNGROUPED, corrected_experts,
     gguf_mixture, gguf_rope, gguf_tied, sparse_after_dense, without_further_layers,
 };
 use super::{Family, GgufFamily, PLAIN};
@@ -24,9 +24,8 @@ pub(super) const FAMILY: Family = Family {
         ..PLAIN.hugging_face
     },
     mlx: Some(Naming {
-        overrides: &[SWITCH_MLP],
         ignored: FURTHER_LAYERS,
-        ..PLAIN.hugging_face
+        ..PLAIN.mlx_experts
     }),
     gguf: Some(GgufFamily {
         architectures: &["glm4moe"],

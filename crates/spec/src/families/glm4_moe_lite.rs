@@ -3,8 +3,8 @@
 use serde_json::json;
 
 use super::Family;
-use super::common::{CorrectedDefaults, Mixture, UNGROUPED, corrected_experts, sparse_layers};
-use super::deepseek_v3::{HUGGING_FACE, MLX, latent_model, latent_sizes};
+use super::common::{CorrectedDefaults, UNGROUPED, corrected_experts, sparse_layers};
+use super::deepseek_v3::{HUGGING_FACE, MLX, latent_model};
 use crate::config::Config;
 use crate::error::SpecError;
 use crate::facts::{FamilyFacts, RouterPrecision};
@@ -33,7 +33,6 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
         "q_lora_rank": 768,
     }));
     let experts = corrected_experts(config, &DEFAULTS)?;
-    let sizes = latent_sizes(config)?;
-    let mixture = Mixture::new(&sizes, experts, sparse_layers(config, 1, sizes.layers)?);
-    latent_model(config, &sizes, "glm4_moe_lite", &mixture)
+    let sparse = |layers| sparse_layers(config, 1, layers);
+    latent_model(config, "glm4_moe_lite", experts, sparse)
 }

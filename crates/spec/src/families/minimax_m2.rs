@@ -4,32 +4,25 @@
 use serde_json::json;
 
 use super::common::{
-    BLOCK_SPARSE, BLOCK_SPARSE_ROUTER, BLOCK_SPARSE_SWITCH, Sizes, TOP_K, count_field,
-    expect_switch, expect_word, gated_experts, gguf_experts_of, gguf_rope, gguf_router, gguf_tied,
-    layer_numbers, layer_types, normalised_sigmoid, partial_rope,
+    Sizes, TOP_K, count_field, expect_switch, expect_word, gated_experts, gguf_experts_of,
+    gguf_rope, gguf_router, gguf_tied, layer_numbers, layer_types, normalised_sigmoid,
+    partial_rope,
 };
-use super::{Family, GgufFamily, PLAIN};
+use super::{Family, GgufFamily, PLAIN, mixtral};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
 use crate::experts::{Experts, Router};
 use crate::facts::{FamilyFacts, MlxFacts, RouterPrecision};
 use crate::mixers::{Attention, QkNorm};
 use crate::model::{FeedForward, ModelSpec, Norm};
-use crate::naming::Naming;
 use crate::rope::{Rope, RopePairs};
 
 pub(super) const FAMILY: Family = Family {
     // Its first checkpoints, and MiniMax-01, use the second.
     model_types: &["minimax_m2", "minimax"],
     from_config,
-    hugging_face: Naming {
-        overrides: &[BLOCK_SPARSE_ROUTER, BLOCK_SPARSE],
-        ..PLAIN.hugging_face
-    },
-    mlx: Some(Naming {
-        overrides: &[BLOCK_SPARSE_ROUTER, BLOCK_SPARSE_SWITCH],
-        ..PLAIN.hugging_face
-    }),
+    hugging_face: mixtral::HUGGING_FACE,
+    mlx: Some(mixtral::MLX),
     gguf: Some(GgufFamily {
         architectures: &["minimax-m2"],
         from_gguf,

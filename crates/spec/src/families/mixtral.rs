@@ -21,14 +21,8 @@ use crate::rope::Rope;
 pub(super) const FAMILY: Family = Family {
     model_types: &["mixtral"],
     from_config,
-    hugging_face: Naming {
-        overrides: &[BLOCK_SPARSE_ROUTER, BLOCK_SPARSE],
-        ..PLAIN.hugging_face
-    },
-    mlx: Some(Naming {
-        overrides: &[BLOCK_SPARSE_ROUTER, BLOCK_SPARSE_SWITCH],
-        ..PLAIN.hugging_face
-    }),
+    hugging_face: HUGGING_FACE,
+    mlx: Some(MLX),
     // Written as `llama`.
     gguf: None,
     facts: FamilyFacts {
@@ -41,6 +35,16 @@ pub(super) const FAMILY: Family = Family {
         mlx: MlxFacts::with_router(RouterPrecision::Uniform),
         ..FamilyFacts::PLAIN
     },
+};
+
+pub(super) const HUGGING_FACE: Naming = Naming {
+    overrides: &[BLOCK_SPARSE_ROUTER, BLOCK_SPARSE],
+    ..PLAIN.hugging_face
+};
+
+pub(super) const MLX: Naming = Naming {
+    overrides: &[BLOCK_SPARSE_ROUTER, BLOCK_SPARSE_SWITCH],
+    ..PLAIN.hugging_face
 };
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {

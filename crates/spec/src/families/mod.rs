@@ -146,11 +146,17 @@ const FAMILIES: &[Family] = &[
 /// The namings that most families use.
 struct PlainNamings {
     hugging_face: Naming,
+    /// For families with experts.
+    mlx_experts: Naming,
     gguf: Naming,
 }
 
 const PLAIN: PlainNamings = PlainNamings {
     hugging_face: HUGGING_FACE,
+    mlx_experts: Naming {
+        overrides: &[common::SWITCH_MLP],
+        ..HUGGING_FACE
+    },
     gguf: GGUF,
 };
 

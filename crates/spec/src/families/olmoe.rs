@@ -3,8 +3,7 @@
 use serde_json::json;
 
 use super::common::{
-    SWITCH_MLP, Sizes, TOP_K, count_field, gated_experts, gguf_experts_of, gguf_rope, gguf_tied,
-    refuse_field,
+    Sizes, TOP_K, count_field, gated_experts, gguf_experts_of, gguf_rope, gguf_tied, refuse_field,
 };
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
@@ -13,17 +12,13 @@ use crate::experts::Router;
 use crate::facts::{FamilyFacts, GgufExport, MlxFacts, RouterPrecision};
 use crate::mixers::{Attention, QkNorm};
 use crate::model::{FeedForward, ModelSpec, Norm};
-use crate::naming::Naming;
 use crate::rope::{Rope, RopePairs};
 
 pub(super) const FAMILY: Family = Family {
     model_types: &["olmoe"],
     from_config,
     hugging_face: PLAIN.hugging_face,
-    mlx: Some(Naming {
-        overrides: &[SWITCH_MLP],
-        ..PLAIN.hugging_face
-    }),
+    mlx: Some(PLAIN.mlx_experts),
     gguf: Some(GgufFamily {
         architectures: &["olmoe"],
         from_gguf,

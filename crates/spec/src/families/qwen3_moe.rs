@@ -3,8 +3,8 @@
 use serde_json::json;
 
 use super::common::{
-    Mixture, SWITCH_MLP, Sizes, TOP_K, count_field, gated_experts, gguf_experts, gguf_rope,
-    gguf_tied, reach, sparse_by_step,
+    Mixture, Sizes, TOP_K, count_field, gated_experts, gguf_experts, gguf_rope, gguf_tied, reach,
+    sparse_by_step,
 };
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
@@ -15,17 +15,13 @@ use crate::facts::{
 };
 use crate::mixers::{Attention, Mixer, QkNorm};
 use crate::model::{FeedForward, ModelSpec, Norm};
-use crate::naming::Naming;
 use crate::rope::{Rope, RopePairs};
 
 pub(super) const FAMILY: Family = Family {
     model_types: &["qwen3_moe"],
     from_config,
     hugging_face: PLAIN.hugging_face,
-    mlx: Some(Naming {
-        overrides: &[SWITCH_MLP],
-        ..PLAIN.hugging_face
-    }),
+    mlx: Some(PLAIN.mlx_experts),
     gguf: Some(GgufFamily {
         architectures: &["qwen3moe"],
         from_gguf,

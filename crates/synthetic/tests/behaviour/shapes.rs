@@ -1,78 +1,64 @@
 //! Small shapes of every family, and the parameter counts of the real ones.
 
-use loquat_spec::{Config, families};
-use loquat_synthetic::{Recipe, SHAPES, Shape};
+use loquat_spec::families;
+use loquat_synthetic::{ModelSeries, Recipe, SHAPES, Shape};
 
 /// As deep as the larger models, so that growth from layer to layer shows.
-pub static DEEP: Shape = Shape {
-    name: "deep",
-    model: "Llama",
+pub static DEEP: Shape = ModelSeries {
     architecture: "llama",
     config: r#"{
-        "model_type": "llama", "vocab_size": 512, "hidden_size": 256,
-        "num_hidden_layers": 32, "num_attention_heads": 4, "num_key_value_heads": 2,
-        "head_dim": 64, "intermediate_size": 512, "max_position_embeddings": 512,
-        "rms_norm_eps": 1e-5, "rope_theta": 500000.0, "tie_word_embeddings": true
+        "model_type": "llama", "vocab_size": 512, "max_position_embeddings": 512,
+        "rms_norm_eps": 1e-5, "rope_theta": 500000.0
     }"#,
-};
+}
+.shape("deep", "Llama", [256, 32, 4, 2, 64, 512])
+.tied();
 
 /// Its width is not a multiple of 256.
-pub static QWEN3: Shape = Shape {
-    name: "qwen3",
-    model: "Qwen3",
+pub static QWEN3: Shape = ModelSeries {
     architecture: "qwen3",
     config: r#"{
-        "model_type": "qwen3", "vocab_size": 320, "hidden_size": 192,
-        "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
-        "head_dim": 64, "intermediate_size": 256, "max_position_embeddings": 512,
-        "rms_norm_eps": 1e-6, "rope_theta": 1000000.0, "tie_word_embeddings": false
+        "model_type": "qwen3", "vocab_size": 320, "max_position_embeddings": 512,
+        "rms_norm_eps": 1e-6, "rope_theta": 1000000.0
     }"#,
-};
+}
+.shape("qwen3", "Qwen3", [192, 3, 4, 2, 64, 256]);
 
-pub static QWEN3_MOE: Shape = Shape {
-    name: "qwen3-moe",
-    model: "Qwen3 with experts",
+pub static QWEN3_MOE: Shape = ModelSeries {
     architecture: "qwen3moe",
     config: r#"{
-        "model_type": "qwen3_moe", "vocab_size": 512, "hidden_size": 256,
-        "num_hidden_layers": 3, "num_attention_heads": 4, "num_key_value_heads": 2,
-        "head_dim": 64, "intermediate_size": 512, "moe_intermediate_size": 256,
+        "model_type": "qwen3_moe", "vocab_size": 512, "max_position_embeddings": 512,
+        "rms_norm_eps": 1e-6, "rope_theta": 1000000.0, "moe_intermediate_size": 256,
         "num_experts": 8, "num_experts_per_tok": 2, "norm_topk_prob": true,
-        "decoder_sparse_step": 1, "mlp_only_layers": [], "max_position_embeddings": 512,
-        "rms_norm_eps": 1e-6, "rope_theta": 1000000.0, "tie_word_embeddings": false
+        "decoder_sparse_step": 1, "mlp_only_layers": []
     }"#,
-};
+}
+.shape("qwen3-moe", "Qwen3 with experts", [256, 3, 4, 2, 64, 512]);
 
-pub static GEMMA3: Shape = Shape {
-    name: "gemma3",
-    model: "Gemma 3",
+pub static GEMMA3: Shape = ModelSeries {
     architecture: "gemma3",
     config: r#"{
-        "model_type": "gemma3_text", "vocab_size": 512, "hidden_size": 256,
-        "num_hidden_layers": 7, "num_attention_heads": 4, "num_key_value_heads": 1,
-        "head_dim": 64, "intermediate_size": 512, "max_position_embeddings": 512,
+        "model_type": "gemma3_text", "vocab_size": 512, "max_position_embeddings": 512,
         "rms_norm_eps": 1e-6, "rope_theta": 1000000.0, "rope_local_base_freq": 10000.0,
         "query_pre_attn_scalar": 64, "sliding_window": 16, "sliding_window_pattern": 6
     }"#,
-};
+}
+.shape("gemma3", "Gemma 3", [256, 7, 4, 1, 64, 512])
+.tied();
 
-pub static GPT_OSS: Shape = Shape {
-    name: "gpt-oss",
-    model: "gpt-oss",
+pub static GPT_OSS: Shape = ModelSeries {
     architecture: "gpt-oss",
     config: r#"{
-        "model_type": "gpt_oss", "vocab_size": 512, "hidden_size": 256,
-        "num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2,
-        "head_dim": 64, "intermediate_size": 256, "num_local_experts": 8,
-        "num_experts_per_tok": 2, "sliding_window": 16, "max_position_embeddings": 512,
+        "model_type": "gpt_oss", "vocab_size": 512, "max_position_embeddings": 512,
         "rms_norm_eps": 1e-5, "rope_theta": 150000.0, "attention_bias": true,
+        "num_local_experts": 8, "num_experts_per_tok": 2, "sliding_window": 16,
         "rope_scaling": {
             "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0,
             "original_max_position_embeddings": 16, "truncate": false
-        },
-        "tie_word_embeddings": false
+        }
     }"#,
-};
+}
+.shape("gpt-oss", "gpt-oss", [256, 4, 4, 2, 64, 256]);
 
 pub fn every_family() -> [&'static Shape; 5] {
     [&DEEP, &QWEN3, &QWEN3_MOE, &GEMMA3, &GPT_OSS]
@@ -80,8 +66,7 @@ pub fn every_family() -> [&'static Shape; 5] {
 
 /// The parameters of all tensors.
 fn parameters(shape: &Shape) -> usize {
-    let config = Config::parse(shape.config, shape.name).unwrap();
-    let described = families::from_config(&config).unwrap();
+    let described = families::from_config(&shape.config().unwrap()).unwrap();
     let slots = described.namings[0].slots(&described.spec);
     let kinds = slots.iter().map(|slot| slot.kind);
     kinds

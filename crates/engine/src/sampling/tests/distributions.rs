@@ -1,4 +1,4 @@
-//! What is drawn is as frequent as it is likely.
+//! Tokens are drawn as often as their probabilities say.
 
 use super::*;
 
@@ -51,12 +51,12 @@ fn draws_follow_hand_computed_distributions() {
         ("top_p keeps one", |p| p.top_p = 0.0, [1.0, 0.0, 0.0, 0.0]),
         ("min_p", |p| p.min_p = 0.4, [2.0 / 3.0, 1.0 / 3.0, 0.0, 0.0]),
         (
-            "top_p of what top_k left",
+            "top_p after top_k",
             |p| (p.top_k, p.top_p) = (2, 0.6),
             [1.0, 0.0, 0.0, 0.0],
         ),
         (
-            "min_p of what top_p left",
+            "min_p after top_p",
             |p| (p.top_p, p.min_p) = (0.8, 0.3),
             [2.0 / 3.0, 1.0 / 3.0, 0.0, 0.0],
         ),
@@ -86,7 +86,7 @@ fn draws_follow_hand_computed_distributions() {
             [0.0, 2.0 / 3.0, 0.0, 1.0 / 3.0],
         ),
         (
-            "a moving temperature that is 1 at 7/8 of the entropy",
+            "a varying temperature that is 1 at 7/8 of the entropy",
             |p| (p.temperature, p.dynatemp_range, p.dynatemp_exponent) = (0.625, 0.5, 1.0),
             [0.5, 0.25, 0.125, 0.125],
         ),
@@ -102,7 +102,7 @@ fn draws_follow_hand_computed_distributions() {
 
 #[test]
 fn draws_from_a_whole_row_follow_its_softmax() {
-    // More than a block, so that both the search for the block and that within it are drawn on.
+    // More than a block, so that a draw finds its block and then its token.
     let logits: Vec<f32> = (0..300).map(|id| (id as f32 * 0.37).sin() * 2.0).collect();
     let shares = distribution(&mut sampler(params(|_| ()), 1), &logits, None).expect("tokens");
     let shares: Vec<f64> = shares.into_iter().map(|share| share.1).collect();
@@ -142,7 +142,7 @@ fn seeds_repeat_and_differ() {
     assert_eq!(run(plain(), 1, None), run(plain(), 1, Some(5)));
     assert_ne!(run(plain(), 1, None), run(plain(), 2, None));
     assert_ne!(fresh_seed(), fresh_seed());
-    // What is off draws no random numbers.
+    // Steps that are off draw no random numbers.
     let off = params(|p| {
         (p.xtc_threshold, p.dry_base, p.mirostat_tau) = (0.3, 3.0, 1.0);
         (p.dynatemp_exponent, p.penalty_last_n) = (2.0, 5);

@@ -1,4 +1,4 @@
-//! DRY where tokens and texts do not line up, and where it has nothing to read with.
+//! DRY with breakers that span tokens, and without a tokenizer.
 
 use super::*;
 
@@ -21,7 +21,7 @@ fn ids_of(tokenizer: &Tokenizer, text: &str) -> Vec<u32> {
     ids.expect("tokens")
 }
 
-/// A row of zeroes as DRY leaves it.
+/// A row of zeroes after DRY.
 fn discouraged(sampler: &Sampler) -> Vec<f32> {
     let mut row = vec![0.0; 256];
     let (mut scratch, mut buffers) = (SamplerScratch::default(), Default::default());
@@ -50,7 +50,7 @@ fn dry_penalises_repetitions() {
         ("abcd abc", "d", |p| p.dry_penalty_last_n = 7, &[1.0]),
         // The longest repetition counts.
         ("bcx abcd abc", "dx", |_| (), &[4.0, 1.0]),
-        // A breaker stops it, and is itself free.
+        // A breaker ends it, and is itself not penalised.
         ("a:cd a:cd a:c", "d:", |_| (), &[0.0, 0.0]),
         ("abc: abc", ":", |_| (), &[0.0]),
     ];

@@ -1,4 +1,4 @@
-//! What is forbidden stays forbidden, and says so where nothing else is left.
+//! Forbidden tokens stay forbidden; if no token is left, the error says why.
 
 use super::*;
 

@@ -1,4 +1,4 @@
-//! Log-probabilities before and after.
+//! Log-probabilities of the model's distribution and of the sampled one.
 
 use super::*;
 
@@ -6,7 +6,11 @@ fn close(found: f32, share: f32) -> bool {
     (found - share.ln()).abs() < 1e-6
 }
 
-fn told(params: SamplingParams, distribution: Distribution, alternatives: usize) -> TokenInfo {
+fn sample_info(
+    params: SamplingParams,
+    distribution: Distribution,
+    alternatives: usize,
+) -> TokenInfo {
     let logprobs = Logprobs {
         alternatives,
         distribution,
@@ -27,7 +31,7 @@ fn model_logprobs_are_unadjusted() {
         (p.temperature, p.top_k, p.repetition_penalty) = (0.3, 1, 4.0);
         p.logit_bias = vec![(3, 100.0)];
     });
-    let info = told(adjusted, Distribution::Model, 2);
+    let info = sample_info(adjusted, Distribution::Model, 2);
     assert_eq!(info.id, 3);
     assert!(close(info.logprob.expect("asked for"), 0.125), "{info:?}");
     assert_eq!(info.top.iter().map(|t| t.0).collect::<Vec<_>>(), [0, 1]);
@@ -53,7 +57,7 @@ fn sampled_logprobs_match_draw() {
         (|p| p.logit_bias = vec![(3, 100.0)], 1, &[(3, 1.0)]),
     ];
     for (change, alternatives, expected) in cases {
-        let info = told(params(change), Distribution::Sampled, alternatives);
+        let info = sample_info(params(change), Distribution::Sampled, alternatives);
         assert_eq!(info.top.len(), expected.len(), "{info:?}");
         for (found, (id, share)) in info.top.iter().zip(expected) {
             assert!(found.0 == *id && close(found.1, *share), "{info:?}");

@@ -1,8 +1,8 @@
-//! Mirostat 2 finds its way to the surprise that was asked for.
+//! Mirostat 2 approaches the requested surprise.
 
 use super::*;
 
-/// The average surprise in bits, after a while of learning.
+/// The average surprise in bits, after a warm-up.
 fn surprise(tau: f32, change: fn(&mut SamplingParams)) -> f64 {
     let mut params = params(|p| (p.mirostat, p.mirostat_tau) = (2, tau));
     change(&mut params);

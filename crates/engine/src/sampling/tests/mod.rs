@@ -1,5 +1,4 @@
-//! Sampling through its own door: `Sampler::sample`, whose `Distribution::Sampled` tells what was
-//! drawn from.
+//! Sampling through `Sampler::sample`, whose `Distribution::Sampled` shows what was drawn from.
 
 mod distributions;
 mod dry;

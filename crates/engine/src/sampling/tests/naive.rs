@@ -1,9 +1,9 @@
-//! The whole chain once more, as plainly as it can be written: double precision, full sorts,
-//! temperature applied at once, the past counted anew for every token.
+//! A plain reference implementation of the whole chain: double precision, full sorts, temperature
+//! applied at once, the past recounted for every token.
 
 use super::*;
 
-/// What the past looks like to the parameters.
+/// The past as the parameters see it.
 pub(super) struct Past<'a> {
     pub prompt: &'a [u32],
     pub output: &'a [u32],
@@ -16,8 +16,8 @@ pub(super) struct Past<'a> {
 /// Token ids and logits of what is left, in any order.
 type Left = Vec<(u32, f64)>;
 
-/// What the next token is drawn from, by id; empty where nothing is left. XTC and mirostat are
-/// left to others where they are left to chance: `xtc_probability` is 0 or 1.
+/// The distribution of the next token, by id; empty if nothing is left. Random XTC and mirostat
+/// are tested elsewhere: `xtc_probability` is 0 or 1 here.
 pub(super) fn distribution(
     params: &SamplingParams,
     past: &Past<'_>,
@@ -118,7 +118,7 @@ fn penalise(params: &SamplingParams, past: &Past<'_>, left: &mut Left) {
     }
 }
 
-/// As llama.cpp has it, where each breaker is one token.
+/// As in llama.cpp, where each breaker is one token.
 fn apply_dry(params: &SamplingParams, past: &Past<'_>, left: &mut Left) {
     let (prompt, output) = last_n(past, params.dry_penalty_last_n);
     let text = [prompt, output].concat();
@@ -193,7 +193,7 @@ fn top_p(share: f32, left: &mut Left) {
     }
 }
 
-/// Cuts a list down to its first that have this share together.
+/// Truncates a list to the first entries that together have this share.
 fn keep_share(share: f32, shares: &[(u32, f64)], left: &mut Left) {
     let mut sum = 0.0;
     let enough = shares.iter().position(|(_, p)| {

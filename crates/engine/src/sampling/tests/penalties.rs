@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Logits as the penalties leave them.
+/// Logits after the penalties.
 fn penalised(params: &SamplingParams, prompt: &[u32], output: &[u32], logits: &[f32]) -> Vec<f32> {
     let mut sampler = Sampler::new(params.clone(), 0, prompt, &[]);
     output.iter().for_each(|&id| sampler.observe(id));

@@ -1,4 +1,4 @@
-//! Rows that no model should give, and bits that no machine may change.
+//! Logits that no model should give, and results that are bit-identical on every machine.
 
 use super::*;
 
@@ -77,7 +77,7 @@ fn single_candidate_is_chosen() {
     }
 }
 
-/// Recorded once, and the same wherever it runs: a difference is a broken promise, not noise.
+/// Recorded once, and the same on every machine: a difference is a bug, not noise.
 #[test]
 fn results_are_bit_identical_everywhere() {
     let mut rng = SeededRng::new(42);

@@ -5,7 +5,7 @@ use super::*;
 
 const SIZES: [usize; 8] = [1, 2, 3, 7, 33, 129, 700, 3000];
 
-/// Rows as models give them, and as none should.
+/// Rows that models give, and rows that none should.
 fn row(rng: &mut SeededRng, size: usize) -> Vec<f32> {
     let spread = [0.1, 1.0, 3.0, 10.0][rng.below(4)];
     let ties = rng.one_in(3);
@@ -22,7 +22,7 @@ fn row(rng: &mut SeededRng, size: usize) -> Vec<f32> {
     (0..size).map(value).collect()
 }
 
-/// Sets the parameters of one step to something that does something.
+/// Sets the parameters of one step to values that have an effect.
 fn switch_on(step: SamplingStep, rng: &mut SeededRng, params: &mut SamplingParams) {
     match step {
         SamplingStep::Penalties => {
@@ -56,7 +56,7 @@ fn switch_on(step: SamplingStep, rng: &mut SeededRng, params: &mut SamplingParam
     }
 }
 
-/// What holds whatever the order.
+/// Settings that hold in any order.
 fn push_and_forbid(rng: &mut SeededRng, size: usize, params: &mut SamplingParams) {
     let id = |rng: &mut SeededRng| rng.below(size) as u32;
     if rng.one_in(3) {
@@ -95,7 +95,7 @@ fn text(rng: &mut SeededRng, length: usize, breakers: &[u32]) -> Vec<u32> {
 }
 
 fn assert_agreement(found: &[(u32, f64)], expected: &[(u32, f64)], what: &str) {
-    /// Below this the one or the other may have rounded to nothing.
+    /// Below this, either may have rounded to zero.
     const LEAST: f64 = 1e-30;
     for (list, others) in [(found, expected), (expected, found)] {
         for (id, share) in list.iter().filter(|(_, share)| *share > LEAST) {

@@ -1,4 +1,4 @@
-//! What is accepted, and what is refused by name.
+//! Accepted values, and refusals that name the field.
 
 use loquat_text::GenerationConfig;
 
@@ -207,7 +207,7 @@ fn checkpoint_defaults_are_used() {
 
 #[test]
 fn list_length_is_limited() {
-    let endless = [
+    let unlimited = [
         ParameterKind::Float,
         ParameterKind::Integer,
         ParameterKind::Steps,
@@ -215,10 +215,10 @@ fn list_length_is_limited() {
     ];
     for parameter in PARAMETERS {
         let Some(most) = parameter.most else {
-            assert!(endless.contains(&parameter.kind), "{}", parameter.name);
+            assert!(unlimited.contains(&parameter.kind), "{}", parameter.name);
             continue;
         };
-        let said = format!("at most {most}");
-        assert!(parameter.help.contains(&said), "{}", parameter.name);
+        let limit = format!("at most {most}");
+        assert!(parameter.help.contains(&limit), "{}", parameter.name);
     }
 }
