@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::app::App;
-use crate::config::{Config, Key, KeyHash, Model, Scope};
+use crate::config::{Config, Key, KeyHash, ModelConfig, Scope};
 use crate::reload::Reloading;
 use crate::testing::{Harness, Reply, Scripted, Stuck};
 
@@ -31,7 +31,7 @@ fn key(name: &str, key: &str, scopes: &[Scope]) -> Key {
 }
 
 fn config() -> Config {
-    let mut model = Model::new(MODEL, "nowhere");
+    let mut model = ModelConfig::new(MODEL, "nowhere");
     model.aliases = vec!["gpt".to_owned()];
     Config {
         keys: vec![

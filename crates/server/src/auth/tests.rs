@@ -9,7 +9,7 @@ use sha2::{Digest, Sha256};
 
 use super::meter::Meter;
 use super::*;
-use crate::config::{Config, Key as Settings, KeyHash, Model};
+use crate::config::{Config, Key as Settings, KeyHash, ModelConfig};
 use crate::testing::{Harness, MODEL, Reply, Scripted};
 
 fn key(name: &str, secret: &str, scopes: &[Scope]) -> Settings {
@@ -127,11 +127,13 @@ fn key_is_limited_to_its_models() {
 #[tokio::test]
 async fn forbidden_models_look_missing() {
     let mut config = Harness::config();
-    config.models.push(Model {
+    config.models.push(ModelConfig {
         aliases: vec!["alias".to_owned()],
-        ..Model::new("secret", "nowhere")
+        ..ModelConfig::new("secret", "nowhere")
     });
-    config.models.push(Model::new("hidden:latest", "nowhere"));
+    config
+        .models
+        .push(ModelConfig::new("hidden:latest", "nowhere"));
     config.keys = vec![Settings {
         models: Some(vec![MODEL.to_owned()]),
         ..key("name", "key", &[Scope::Inference])

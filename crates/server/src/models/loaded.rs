@@ -8,7 +8,7 @@ use loquat_engine::{Engine, SamplingParams};
 use loquat_text::Tokenizer;
 
 use super::{ModelInfo, OpenFailure, Opened};
-use crate::config::{Model, Pooling};
+use crate::config::{ModelConfig, Pooling};
 use crate::error::ApiError;
 use crate::sampling;
 
@@ -27,7 +27,7 @@ pub struct Loaded {
 
 impl Loaded {
     /// Applies the configuration's request defaults over the model's own.
-    pub fn new(config: &Model, opened: Opened) -> Result<Self, OpenFailure> {
+    pub fn new(config: &ModelConfig, opened: Opened) -> Result<Self, OpenFailure> {
         let Opened {
             model,
             info,

@@ -4,7 +4,7 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use loquat_server::config::{Config, Key, KeyHash, Model, Scope};
+use loquat_server::config::{Config, Key, KeyHash, ModelConfig, Scope};
 use loquat_server::{Load, Observer, Opener, Server};
 use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
@@ -36,7 +36,7 @@ pub fn long_reply() -> Scripted {
 
 pub fn config() -> Config {
     let mut config = Config {
-        models: vec![Model::new(MODEL, "nowhere")],
+        models: vec![ModelConfig::new(MODEL, "nowhere")],
         keys: vec![Key {
             name: "raw".to_owned(),
             hash: KeyHash(Sha256::digest(KEY).into()),
