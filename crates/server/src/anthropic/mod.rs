@@ -82,11 +82,10 @@ pub async fn messages(
     let (model, stop) = (lease.clone(), stop_sequences.clone());
     let lowered = lowering::run(move || {
         let mut lowered = lower(conversation, model.chat_context())?;
-        let mut params = model.sampling().clone();
-        sampling::apply(&sampling, &mut params, model.chat_context().tokenizer())?;
+        let tokenizer = model.chat_context().tokenizer();
         lowered.request = ChatRequest {
             stop,
-            sampling: params,
+            sampling: sampling::apply(&sampling, model.sampling(), tokenizer)?,
             ..lowered.request
         };
         Ok(lowered)

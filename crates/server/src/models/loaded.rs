@@ -34,8 +34,8 @@ impl Loaded {
             resident_bytes,
         } = opened;
         let tokenizer = model.chat_context().tokenizer();
-        let mut sampling = model.defaults().sampling.clone();
-        sampling::apply(&config.sampling, &mut sampling, tokenizer)
+        let defaults = &model.defaults().sampling;
+        let sampling = sampling::apply(&config.sampling, defaults, tokenizer)
             .map_err(|error| OpenFailure::Sampling(error.message))?;
         Ok(Self {
             id: config.name.clone(),
