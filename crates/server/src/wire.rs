@@ -2,7 +2,7 @@
 
 use axum::extract::{FromRequest, Request};
 use axum::http::HeaderValue;
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use loquat_engine::PARAMETERS;
 use serde::de::DeserializeOwned;
@@ -127,13 +127,14 @@ fn unreadable(status: axum::http::StatusCode) -> ApiError {
     }
 }
 
-/// Lists the fields that had no effect in a header.
-pub fn set_ignored_header(response: &mut Response, ignored: &[&'static str]) {
-    if ignored.is_empty() {
-        return;
-    }
+/// Lists the fields that had no effect in a header of the response.
+pub fn with_ignored_header(response: impl IntoResponse, ignored: &[&'static str]) -> Response {
+    let mut response = response.into_response();
     // Field names are ASCII.
-    if let Ok(value) = HeaderValue::from_str(&ignored.join(", ")) {
+    if !ignored.is_empty()
+        && let Ok(value) = HeaderValue::from_str(&ignored.join(", "))
+    {
         response.headers_mut().insert(IGNORED_HEADER, value);
     }
+    response
 }

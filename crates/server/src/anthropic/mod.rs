@@ -11,7 +11,7 @@ mod writer;
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use axum::routing::post;
 use axum::{Json, Router};
 use loquat_chat::ChatRequest;
@@ -27,8 +27,8 @@ use crate::caller::Caller;
 use crate::error::ApiError;
 use crate::field::{Field, FieldPath};
 use crate::reply::{self, ActiveReply, ReplyOptions};
-use crate::wire::{JsonBody, set_ignored_header};
-use crate::{frames, lowering, sampling};
+use crate::wire::{JsonBody, with_ignored_header};
+use crate::{lowering, sampling};
 
 const MESSAGES: &str = "/v1/messages";
 
@@ -117,13 +117,7 @@ pub async fn messages(
         streams: stream,
     };
     let writer = MessageWriter::new(message, options);
-    let mut response = if stream {
-        frames::events(reply::stream(active, writer))
-    } else {
-        Json(reply::collect(active, writer).await?).into_response()
-    };
-    set_ignored_header(&mut response, &ignored);
-    Ok(response)
+    reply::respond(active, writer, stream, &ignored).await
 }
 
 /// Checks ranges that are narrower than the engine's.
@@ -173,9 +167,8 @@ pub async fn count_tokens(
     });
     let (input_tokens, nested) = counted.await?;
     ignored.extend(nested);
-    let mut response = Json(TokenCount { input_tokens }).into_response();
-    set_ignored_header(&mut response, &ignored);
-    Ok(response)
+    let answer = Json(TokenCount { input_tokens });
+    Ok(with_ignored_header(answer, &ignored))
 }
 
 /// Renames fields of the lower layers to those of the request.
