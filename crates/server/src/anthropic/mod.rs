@@ -17,7 +17,7 @@ use axum::{Json, Router};
 use loquat_chat::ChatRequest;
 use serde_json::{Map, Value};
 
-use self::lower::{ConversationFields, LoweredConversation, lower};
+use self::lower::{LoweredConversation, lower};
 use self::request::{CountRequest, MessagesRequest, Thinking};
 use self::response::{Message, TokenCount};
 use self::writer::{MessageWriter, WriterOptions};
@@ -71,7 +71,9 @@ pub async fn messages(
         stream,
     } = value;
     let lease = app.lease(&caller, &model).await?;
-    let conversation = ConversationFields {
+    // The prompt is the one that `count_tokens` counts.
+    let conversation = CountRequest {
+        model,
         messages,
         system,
         tools,
@@ -158,9 +160,8 @@ pub async fn count_tokens(
         mut ignored,
     } = body;
     let lease = app.lease(&caller, &value.model).await?;
-    let conversation = ConversationFields::from(value);
     let counted = lowering::run(move || {
-        let lowered = lower(conversation, lease.chat_context())?;
+        let lowered = lower(value, lease.chat_context())?;
         let tokens = lease.chat_context().tokens(&lowered.request, true);
         let tokens = tokens.map_err(|error| rename_fields(error.into()))?;
         Ok((tokens.len(), lowered.ignored))
