@@ -78,6 +78,14 @@ impl<T: WireRequest> JsonBody<T> {
     }
 }
 
+/// Parses a body that may be omitted.
+pub fn parse_optional<T: WireRequest + Default>(body: &[u8]) -> Result<T, ApiError> {
+    match body {
+        [] => Ok(T::default()),
+        body => Ok(JsonBody::read(body)?.value),
+    }
+}
+
 /// Parses a value; errors name the field by its path.
 pub fn parse<T: DeserializeOwned>(value: Value) -> Result<T, ApiError> {
     serde_path_to_error::deserialize(value).map_err(|error| {
