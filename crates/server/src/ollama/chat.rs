@@ -164,26 +164,19 @@ pub async fn chat(
 
 impl ReplyLine for OllamaChatResponse {
     fn new(head: LineHead, piece: ReplyPiece) -> Self {
-        let LineHead {
-            model,
-            created_at,
-            done_reason,
-            logprobs,
-            numbers,
-        } = head;
         Self {
-            model,
-            created_at,
+            model: head.model,
+            created_at: head.created_at,
             message: OllamaReply {
                 role: "assistant",
                 content: piece.content,
                 thinking: piece.thinking,
                 tool_calls: piece.calls,
             },
-            done: done_reason.is_some(),
-            done_reason,
-            logprobs,
-            numbers,
+            done: head.done_reason.is_some(),
+            done_reason: head.done_reason,
+            logprobs: head.logprobs,
+            numbers: head.numbers,
         }
     }
 }

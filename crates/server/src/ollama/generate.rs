@@ -272,22 +272,15 @@ impl PromptFields {
 
 impl ReplyLine for OllamaGenerateResponse {
     fn new(head: LineHead, piece: ReplyPiece) -> Self {
-        let LineHead {
-            model,
-            created_at,
-            done_reason,
-            logprobs,
-            numbers,
-        } = head;
         Self {
-            model,
-            created_at,
+            model: head.model,
+            created_at: head.created_at,
             response: piece.content,
             thinking: piece.thinking,
-            done: done_reason.is_some(),
-            done_reason,
-            logprobs,
-            numbers,
+            done: head.done_reason.is_some(),
+            done_reason: head.done_reason,
+            logprobs: head.logprobs,
+            numbers: head.numbers,
         }
     }
 }
