@@ -20,13 +20,9 @@ const MODEL: &str = "org/tiny";
 
 fn key(name: &str, key: &str, scopes: &[Scope]) -> Key {
     Key {
-        name: name.to_owned(),
-        hash: KeyHash(Sha256::digest(key).into()),
         scopes: scopes.to_vec(),
-        models: None,
-        requests_per_minute: None,
         tokens_per_minute: Some(1_000_000),
-        concurrent: None,
+        ..Key::new(name, KeyHash::digest(key))
     }
 }
 

@@ -5,7 +5,6 @@ use axum::body::Body;
 use axum::http::{HeaderMap, Method, Request, StatusCode};
 use loquat_engine::Usage;
 use serde_json::json;
-use sha2::{Digest, Sha256};
 
 use super::meter::Meter;
 use super::*;
@@ -14,13 +13,8 @@ use crate::testing::{Harness, MODEL, Reply, Scripted};
 
 fn key(name: &str, secret: &str, scopes: &[Scope]) -> Settings {
     Settings {
-        name: name.to_owned(),
-        hash: KeyHash(Sha256::digest(secret).into()),
         scopes: scopes.to_vec(),
-        models: None,
-        requests_per_minute: None,
-        tokens_per_minute: None,
-        concurrent: None,
+        ..Settings::new(name, KeyHash::digest(secret))
     }
 }
 

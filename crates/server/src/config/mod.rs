@@ -354,16 +354,21 @@ impl ModelConfig {
 }
 
 impl Key {
-    /// One with no option set.
-    fn blank() -> Self {
+    /// A key with default options.
+    pub fn new(name: impl Into<String>, hash: KeyHash) -> Self {
         Self {
-            name: String::new(),
-            hash: KeyHash([0; 32]),
+            name: name.into(),
+            hash,
             scopes: vec![Scope::Inference],
             models: None,
             requests_per_minute: None,
             tokens_per_minute: None,
             concurrent: None,
         }
+    }
+
+    /// One with no option set.
+    fn blank() -> Self {
+        Self::new("", KeyHash([0; 32]))
     }
 }
