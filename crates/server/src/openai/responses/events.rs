@@ -6,6 +6,7 @@ use super::item::{Item, Part, ReasoningPart};
 use super::object::ResponseObject;
 use crate::field::FieldPath;
 use crate::openai::logprobs::TokenLogprob;
+use crate::reply::SegmentKind;
 
 /// One event of a stream.
 #[derive(Debug, Serialize)]
@@ -31,16 +32,12 @@ pub enum Event<'a> {
     Part {
         #[serde(flatten)]
         position: ItemPosition<'a>,
-        content_index: usize,
         part: &'a ContentPart,
     },
     /// More of a text, of reasoning or of a call's arguments.
     Delta {
         #[serde(flatten)]
         position: ItemPosition<'a>,
-        /// Arguments have none.
-        #[serde(skip_serializing_if = "Option::is_none")]
-        content_index: Option<usize>,
         delta: &'a str,
         /// Of a text only.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -50,7 +47,6 @@ pub enum Event<'a> {
     TextDone {
         #[serde(flatten)]
         position: ItemPosition<'a>,
-        content_index: usize,
         text: &'a str,
         /// Of a text only.
         #[serde(skip_serializing_if = "Option::is_none")]
@@ -69,11 +65,28 @@ pub enum Event<'a> {
     },
 }
 
-/// The item of the output that an event is about.
+/// The item of the output that an event is about, and its part.
 #[derive(Debug, Clone, Copy, Serialize)]
 pub struct ItemPosition<'a> {
-    pub item_id: &'a str,
-    pub output_index: usize,
+    item_id: &'a str,
+    output_index: usize,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    content_index: Option<usize>,
+}
+
+impl<'a> ItemPosition<'a> {
+    /// Text and reasoning have one part; calls have none.
+    pub fn new(item_id: &'a str, output_index: usize, kind: &SegmentKind) -> Self {
+        let content_index = match kind {
+            SegmentKind::Reasoning | SegmentKind::Text => Some(0),
+            SegmentKind::ToolCall { .. } => None,
+        };
+        Self {
+            item_id,
+            output_index,
+            content_index,
+        }
+    }
 }
 
 /// A part of an item.

@@ -109,17 +109,13 @@ impl ResponseWriter {
     }
 
     fn delta(&mut self, index: usize, kind: &SegmentKind, delta: &str, logprobs: &[TokenLogprob]) {
-        let (name, content_index, logprobs) = match kind {
-            SegmentKind::Reasoning => ("response.reasoning_text.delta", Some(0), None),
-            SegmentKind::Text => ("response.output_text.delta", Some(0), Some(logprobs)),
-            SegmentKind::ToolCall { .. } => ("response.function_call_arguments.delta", None, None),
+        let (name, logprobs) = match kind {
+            SegmentKind::Reasoning => ("response.reasoning_text.delta", None),
+            SegmentKind::Text => ("response.output_text.delta", Some(logprobs)),
+            SegmentKind::ToolCall { .. } => ("response.function_call_arguments.delta", None),
         };
         let event = Event::Delta {
-            position: ItemPosition {
-                item_id: &self.item_id,
-                output_index: index,
-            },
-            content_index,
+            position: ItemPosition::new(&self.item_id, index, kind),
             delta,
             logprobs,
         };
@@ -266,10 +262,7 @@ impl<'a> SegmentOutput<'a> {
     }
 
     fn position(&self) -> ItemPosition<'a> {
-        ItemPosition {
-            item_id: self.id,
-            output_index: self.index,
-        }
+        ItemPosition::new(self.id, self.index, &self.kind)
     }
 
     /// The only part of text and reasoning; calls have none.
@@ -290,7 +283,6 @@ impl<'a> SegmentOutput<'a> {
     fn part_event<'b>(&'b self, part: &'b ContentPart) -> Event<'b> {
         Event::Part {
             position: self.position(),
-            content_index: 0,
             part,
         }
     }
@@ -300,7 +292,6 @@ impl<'a> SegmentOutput<'a> {
         let (position, text) = (self.position(), self.text.as_str());
         let text_done = |logprobs| Event::TextDone {
             position,
-            content_index: 0,
             text,
             logprobs,
         };
