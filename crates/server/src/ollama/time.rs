@@ -11,7 +11,7 @@ pub fn now() -> String {
     rfc3339(SystemTime::now())
 }
 
-/// In microseconds; times after the year 9999 are [`NEVER`].
+/// With microseconds. Times after the year 9999 are [`NEVER`].
 pub fn rfc3339(time: SystemTime) -> String {
     Timestamp::try_from(time).map_or(NEVER.to_owned(), |time| format!("{time:.6}"))
 }
