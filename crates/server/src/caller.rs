@@ -93,15 +93,8 @@ impl<S: Send + Sync> FromRequestParts<S> for Caller {
 #[test]
 fn keys_never_share_a_cache_scope() {
     let scope = |name: &str, salt: Option<&str>| {
-        let settings = crate::config::Key {
-            name: name.to_owned(),
-            hash: crate::config::KeyHash([0; 32]),
-            scopes: Vec::new(),
-            models: None,
-            requests_per_minute: None,
-            tokens_per_minute: None,
-            concurrent: None,
-        };
+        let hash = crate::config::KeyHash([0; 32]);
+        let settings = crate::config::Key::new(name, hash);
         let keys = crate::auth::Keys::new(&[settings]);
         let caller = Caller {
             key: keys.list().pop(),

@@ -113,15 +113,15 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::config::{Config, Model};
+    use crate::config::{Config, ModelConfig};
     use crate::testing::{Harness, MODEL, Scripted};
 
     #[tokio::test]
     async fn server_is_live_before_and_after_ready() {
         let config = Config {
-            models: vec![Model {
+            models: vec![ModelConfig {
                 preload: true,
-                ..Model::new(MODEL, "nowhere")
+                ..ModelConfig::new(MODEL, "nowhere")
             }],
             ..Config::default()
         };

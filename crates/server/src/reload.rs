@@ -182,7 +182,7 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::config::{Cors, LogFormat, Model, Tls};
+    use crate::config::{Cors, LogFormat, ModelConfig, Tls};
     use crate::testing::{Harness, MODEL};
 
     fn changed(change: impl Fn(&mut Config)) -> Config {
@@ -242,7 +242,7 @@ mod tests {
             (|new| new.telemetry.sample_ratio = 0.5, &[], &["telemetry"]),
             (|new| new.responses.max_stored = 1, &["responses"], &[]),
             (
-                |new| new.models.push(Model::new("other", "elsewhere")),
+                |new| new.models.push(ModelConfig::new("other", "elsewhere")),
                 &["models.other (added)"],
                 &[],
             ),
@@ -311,7 +311,7 @@ mod tests {
         let old = server.app.models.lease(MODEL).await.expect("the model");
         let changed = changed(|new| {
             new.models[0].max_tokens = 7;
-            new.models.push(Model::new("other", "elsewhere"));
+            new.models.push(ModelConfig::new("other", "elsewhere"));
         });
         server.app.reconfigure(changed).expect("a report");
         assert_eq!(old.model.max_tokens(None, 1), 4095, "as it was opened");

@@ -13,12 +13,13 @@ use crate::field::FieldPath;
 /// The size of all `bad_words`, in bytes: bounds the time to tokenize them.
 const MAX_WORD_BYTES: usize = 65_536;
 
-/// Applies the values of a request or a configuration.
+/// The defaults with the values of a request or a configuration in their place.
 pub fn apply(
     overrides: &Map<String, Value>,
-    params: &mut SamplingParams,
+    defaults: &SamplingParams,
     tokenizer: &Tokenizer,
-) -> Result<(), ApiError> {
+) -> Result<SamplingParams, ApiError> {
+    let mut params = defaults.clone();
     if let Some(order) = overrides.get("order") {
         // Steps that the order omits are switched off, even if the defaults enable them.
         let order = steps("order", order)?;
@@ -35,7 +36,7 @@ pub fn apply(
         .find(|name| PARAMETERS.iter().all(|known| known.name != name.as_str()));
     match unknown {
         Some(name) => Err(invalid(name, "is not a sampling parameter")),
-        None => Ok(()),
+        None => Ok(params),
     }
 }
 
@@ -159,8 +160,7 @@ mod tests {
 
     fn apply_one(name: &str, value: Value) -> Result<SamplingParams, ApiError> {
         let given = Map::from_iter([(name.to_owned(), value)]);
-        let mut params = SamplingParams::default();
-        apply(&given, &mut params, &tokenizer()).map(|()| params)
+        apply(&given, &SamplingParams::default(), &tokenizer())
     }
 
     /// The value of a parameter.
@@ -289,14 +289,14 @@ mod tests {
 
     #[test]
     fn order_disables_omitted_steps() {
-        let mut params = SamplingParams {
+        let defaults = SamplingParams {
             top_k: 40,
             min_p: 0.1,
             ..SamplingParams::default()
         };
         let given = json!({ "order": ["min_p"], "temperature": 0.5 });
         let given = given.as_object().expect("an object");
-        apply(given, &mut params, &tokenizer()).expect("known");
+        let params = apply(given, &defaults, &tokenizer()).expect("known");
         assert_eq!((params.top_k, params.min_p), (0, 0.1));
         assert_eq!(params.temperature, 0.5);
     }

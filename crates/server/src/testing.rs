@@ -13,7 +13,7 @@ use serde_json::Value;
 use tower::ServiceExt;
 
 use crate::app::App;
-use crate::config::{Config, Model};
+use crate::config::{Config, ModelConfig};
 use crate::router::router;
 
 pub use scripted::{MODEL, Scripted, Stuck, chat, tokenizer};
@@ -38,7 +38,7 @@ impl Harness {
 
     pub fn config() -> Config {
         Config {
-            models: vec![Model::new(MODEL, "nowhere")],
+            models: vec![ModelConfig::new(MODEL, "nowhere")],
             ..Config::default()
         }
     }

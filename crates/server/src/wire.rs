@@ -2,7 +2,7 @@
 
 use axum::extract::{FromRequest, Request};
 use axum::http::HeaderValue;
-use axum::response::Response;
+use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
 use loquat_engine::PARAMETERS;
 use serde::de::DeserializeOwned;
@@ -78,6 +78,14 @@ impl<T: WireRequest> JsonBody<T> {
     }
 }
 
+/// Parses a body that may be omitted.
+pub fn parse_optional<T: WireRequest + Default>(body: &[u8]) -> Result<T, ApiError> {
+    match body {
+        [] => Ok(T::default()),
+        body => Ok(JsonBody::read(body)?.value),
+    }
+}
+
 /// Parses a value; errors name the field by its path.
 pub fn parse<T: DeserializeOwned>(value: Value) -> Result<T, ApiError> {
     serde_path_to_error::deserialize(value).map_err(|error| {
@@ -127,13 +135,14 @@ fn unreadable(status: axum::http::StatusCode) -> ApiError {
     }
 }
 
-/// Lists the fields that had no effect in a header.
-pub fn set_ignored_header(response: &mut Response, ignored: &[&'static str]) {
-    if ignored.is_empty() {
-        return;
-    }
+/// Lists the fields that had no effect in a header of the response.
+pub fn with_ignored_header(response: impl IntoResponse, ignored: &[&'static str]) -> Response {
+    let mut response = response.into_response();
     // Field names are ASCII.
-    if let Ok(value) = HeaderValue::from_str(&ignored.join(", ")) {
+    if !ignored.is_empty()
+        && let Ok(value) = HeaderValue::from_str(&ignored.join(", "))
+    {
         response.headers_mut().insert(IGNORED_HEADER, value);
     }
+    response
 }

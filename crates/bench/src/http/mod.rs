@@ -17,7 +17,7 @@ use std::time::{Duration, Instant};
 use loquat::ModelFiles;
 use loquat_chat::ChatContext;
 use loquat_engine::{EngineOptions, SamplingParams};
-use loquat_server::config::{Config, Model as Served};
+use loquat_server::config::{Config, ModelConfig};
 use loquat_server::{ModelInfo, OpenFailure, Opened, Opener, Planned, Server, resident_bytes};
 use loquat_session::{Capabilities, Memory, Session};
 use loquat_text::format::FormatOverrides;
@@ -265,10 +265,10 @@ impl RunningServer {
         clients: usize,
     ) -> Result<Self, BenchError> {
         let mut config = Config {
-            models: vec![Served {
+            models: vec![ModelConfig {
                 preload: true,
                 parallel: clients,
-                ..Served::new(NAME, NAME)
+                ..ModelConfig::new(NAME, NAME)
             }],
             ..Config::default()
         };
@@ -319,14 +319,14 @@ struct SharedOpener {
 }
 
 impl Opener for SharedOpener {
-    fn plan(&self, _model: &Served) -> Result<Planned, OpenFailure> {
+    fn plan(&self, _model: &ModelConfig) -> Result<Planned, OpenFailure> {
         Ok(Planned {
             info: self.info(),
             resident_bytes: 0,
         })
     }
 
-    fn open(&self, _model: &Served) -> Result<Opened, OpenFailure> {
+    fn open(&self, _model: &ModelConfig) -> Result<Opened, OpenFailure> {
         let options = EngineOptions {
             max_running: Some(self.clients),
             max_queue: EngineOptions::default().max_queue.max(self.clients),

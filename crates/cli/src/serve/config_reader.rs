@@ -2,7 +2,9 @@
 
 use std::path::{Path, PathBuf};
 
-use loquat_server::config::{ConfigError, ConfigErrors, EffectiveConfig, Location, Model, Sources};
+use loquat_server::config::{
+    ConfigError, ConfigErrors, EffectiveConfig, Location, ModelConfig, Sources,
+};
 use loquat_session::OpenError;
 use loquat_store::Store;
 
@@ -16,8 +18,8 @@ use crate::files;
 pub struct ConfigReader {
     file: Option<PathBuf>,
     flags: Vec<(String, String)>,
-    models: Vec<Model>,
-    default_model: Model,
+    models: Vec<ModelConfig>,
+    default_model: ModelConfig,
 }
 
 impl ConfigReader {

@@ -2,32 +2,32 @@
 
 use std::path::Path;
 
-use loquat_server::config::Model;
+use loquat_server::config::ModelConfig;
 use loquat_store::{ResolvedReference, Store};
 
 /// The model served if none is named.
-pub fn default(store: &Store) -> Model {
+pub fn default(store: &Store) -> ModelConfig {
     let default = store.default_model();
     // The name alone may resolve to another entry.
-    Model::new(&default.name, default.to_string())
+    ModelConfig::new(&default.name, default.to_string())
 }
 
-pub fn typed(typed: &[String], store: &Store) -> Vec<Model> {
+pub fn typed(typed: &[String], store: &Store) -> Vec<ModelConfig> {
     typed.iter().map(|typed| model(typed, store)).collect()
 }
 
 /// `NAME=MODEL` sets the name. Otherwise a file or folder is served under its own name without the
 /// extension, and a catalog entry under the name typed.
-fn model(typed: &str, store: &Store) -> Model {
+fn model(typed: &str, store: &Store) -> ModelConfig {
     match (store.resolve(&typed.into()), typed.split_once('=')) {
         // A file name may contain `=`.
-        (Ok(ResolvedReference::Local(model)), _) => Model::new(file_name(&model.path), typed),
+        (Ok(ResolvedReference::Local(model)), _) => ModelConfig::new(file_name(&model.path), typed),
         (Ok(ResolvedReference::Catalog { .. } | ResolvedReference::Hub(_)), _) => {
-            Model::new(typed, typed)
+            ModelConfig::new(typed, typed)
         }
-        (Err(_), Some((name, source))) if !name.is_empty() => Model::new(name, source),
+        (Err(_), Some((name, source))) if !name.is_empty() => ModelConfig::new(name, source),
         // The configuration may know the name; otherwise opening it fails.
-        (Err(_), _) => Model::new(typed, typed),
+        (Err(_), _) => ModelConfig::new(typed, typed),
     }
 }
 
@@ -57,7 +57,7 @@ mod tests {
         let odd = folder.path().join("a=b.gguf");
         std::fs::write(&odd, "GGUF").unwrap();
         let [file, odd] = [file, odd].map(|path| path.to_str().unwrap().to_owned());
-        let Model {
+        let ModelConfig {
             name: catalog,
             source,
             ..

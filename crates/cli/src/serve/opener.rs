@@ -33,13 +33,13 @@ impl LocalModels {
     }
 
     /// Downloads the model if needed, and checks that it can be loaded with its options.
-    pub fn check(&self, config: &config::Model) -> Result<(), CliError> {
+    pub fn check(&self, config: &config::ModelConfig) -> Result<(), CliError> {
         config.template.as_deref().map(template).transpose()?;
         PlannedModel::new(&self.store, config).map(|_| ())
     }
 
     /// The same, but checks a model that is not downloaded only by its options.
-    pub fn check_here(&self, config: &config::Model) -> Result<(), CliError> {
+    pub fn check_here(&self, config: &config::ModelConfig) -> Result<(), CliError> {
         backends::select(&config.backend)?;
         let named = loquat_store::ModelQuery {
             reference: &config.source,
@@ -58,7 +58,7 @@ impl LocalModels {
 }
 
 impl Opener for LocalModels {
-    fn plan(&self, config: &config::Model) -> Result<Planned, OpenFailure> {
+    fn plan(&self, config: &config::ModelConfig) -> Result<Planned, OpenFailure> {
         let prepared = PreparedModel::new(&self.store, config).map_err(failure)?;
         Ok(Planned {
             info: prepared.info(),
@@ -66,7 +66,7 @@ impl Opener for LocalModels {
         })
     }
 
-    fn open(&self, config: &config::Model) -> Result<Opened, OpenFailure> {
+    fn open(&self, config: &config::ModelConfig) -> Result<Opened, OpenFailure> {
         let prepared = PreparedModel::new(&self.store, config).map_err(failure)?;
         let attempt = prepared.planned.attempt.clone();
         // Memory that was free when planning may be in use by now.
@@ -92,7 +92,7 @@ struct PlannedModel {
 }
 
 impl PlannedModel {
-    fn new(store: &Store, config: &config::Model) -> Result<Self, CliError> {
+    fn new(store: &Store, config: &config::ModelConfig) -> Result<Self, CliError> {
         let backend = backends::select(&config.backend)?;
         check_device(backend, config.device.as_deref())?;
         let options = session_options(config);
@@ -130,7 +130,7 @@ struct PreparedModel {
 }
 
 impl PreparedModel {
-    fn new(store: &Store, config: &config::Model) -> Result<Self, CliError> {
+    fn new(store: &Store, config: &config::ModelConfig) -> Result<Self, CliError> {
         let planned = PlannedModel::new(store, config)?;
         let template = config.template.as_deref().map(template).transpose()?;
         let chat_context = planned
@@ -176,7 +176,7 @@ impl PreparedModel {
         }
     }
 
-    fn open(self, config: &config::Model) -> Result<Opened, CliError> {
+    fn open(self, config: &config::ModelConfig) -> Result<Opened, CliError> {
         let info = self.info();
         let PlannedModel {
             files,
@@ -198,7 +198,7 @@ impl PreparedModel {
     }
 }
 
-fn session_options(config: &config::Model) -> SessionOptions {
+fn session_options(config: &config::ModelConfig) -> SessionOptions {
     SessionOptions {
         context: config.context,
         memory: config.memory,
@@ -210,7 +210,7 @@ fn session_options(config: &config::Model) -> SessionOptions {
     }
 }
 
-fn engine_options(config: &config::Model) -> EngineOptions {
+fn engine_options(config: &config::ModelConfig) -> EngineOptions {
     EngineOptions {
         max_running: Some(config.parallel),
         max_queue: config.max_queue,

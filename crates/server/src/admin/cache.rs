@@ -10,7 +10,7 @@ use utoipa::ToSchema;
 
 use crate::app::App;
 use crate::error::ApiError;
-use crate::wire::{JsonBody, WireRequest};
+use crate::wire::{self, WireRequest};
 
 /// Which cache to clear.
 #[derive(Debug, Default, Deserialize, ToSchema)]
@@ -41,10 +41,7 @@ pub async fn clear(
     State(app): State<Arc<App>>,
     body: Bytes,
 ) -> Result<Json<AdminCacheCleared>, ApiError> {
-    let AdminCacheClear { model } = match &*body {
-        [] => AdminCacheClear::default(),
-        body => JsonBody::read(body)?.value,
-    };
+    let AdminCacheClear { model } = wire::parse_optional(&body)?;
     let meant = match model {
         Some(model) => vec![app.models.resolve_name(&model)?],
         None => app

@@ -9,14 +9,14 @@ use axum::http::Uri;
 use bytes::Bytes;
 use loquat_engine::Stats;
 use serde::{Deserialize, Serialize};
-use utoipa::ToSchema;
+use utoipa::{IntoParams, IntoResponses, ToSchema};
 
 use crate::app::App;
 use crate::error::{ApiError, ErrorKind};
 use crate::field::Field;
 use crate::metrics::since_1970;
 use crate::models::{ModelState, ModelStatus};
-use crate::wire::{JsonBody, WireRequest};
+use crate::wire::{self, WireRequest};
 
 /// How long cancelled requests may take to end.
 const GRACE: Duration = Duration::from_secs(10);
@@ -109,12 +109,8 @@ pub struct AdminTakeDown {
 impl WireRequest for AdminTakeDown {}
 
 impl AdminTakeDown {
-    /// The whole body is optional.
     fn patience(body: &[u8], app: &App) -> Result<Duration, ApiError> {
-        let Self { patience } = match body {
-            [] => Self::default(),
-            body => JsonBody::read(body)?.value,
-        };
+        let Self { patience } = wire::parse_optional(body)?;
         match patience {
             None => Ok(app.config().server.shutdown_timeout),
             Some(seconds) => Duration::try_from_secs_f64(seconds).map_err(|_| {
@@ -123,6 +119,18 @@ impl AdminTakeDown {
         }
     }
 }
+
+#[derive(IntoParams)]
+#[into_params(parameter_in = Path)]
+#[expect(dead_code, reason = "described, not built")]
+struct ModelPath {
+    /// Its name or an alias; slashes need no escaping
+    name: String,
+}
+
+#[derive(IntoResponses)]
+#[response(status = 409, description = "Cancelled requests have not ended yet")]
+struct StillInUse;
 
 /// Lists all models and their state.
 #[utoipa::path(
@@ -144,7 +152,7 @@ pub async fn list(State(app): State<Arc<App>>) -> Json<AdminModels> {
     get,
     path = "/admin/v1/models/{name}",
     tag = "admin",
-    params(("name" = String, Path, description = "Its name or an alias; slashes need no escaping")),
+    params(ModelPath),
     responses((status = 200, description = "The model", body = AdminModel))
 )]
 pub async fn get(
@@ -187,7 +195,7 @@ pub async fn act(
     post,
     path = "/admin/v1/models/{name}/load",
     tag = "admin",
-    params(("name" = String, Path, description = "Its name or an alias; slashes need no escaping")),
+    params(ModelPath),
     responses((status = 200, description = "The loaded model", body = AdminModel))
 )]
 pub async fn load(app: Arc<App>, name: String, body: Bytes) -> Result<Json<AdminModel>, ApiError> {
@@ -202,20 +210,16 @@ pub async fn load(app: Arc<App>, name: String, body: Bytes) -> Result<Json<Admin
     post,
     path = "/admin/v1/models/{name}/unload",
     tag = "admin",
-    params(("name" = String, Path, description = "Its name or an alias; slashes need no escaping")),
+    params(ModelPath),
     request_body(content = Option<AdminTakeDown>, description = "Optional"),
-    responses(
-        (status = 200, description = "The unloaded model", body = AdminModel),
-        (status = 409, description = "Cancelled requests have not ended yet"),
-    )
+    responses((status = 200, description = "The unloaded model", body = AdminModel), StillInUse)
 )]
 pub async fn unload(
     app: Arc<App>,
     name: String,
     body: Bytes,
 ) -> Result<Json<AdminModel>, ApiError> {
-    let patience = AdminTakeDown::patience(&body, &app)?;
-    take_down(&app, &name, patience, app.models.unload(&name)).await?;
+    take_down(&app, &name, &body, app.models.unload(&name)).await?;
     show(&app, &name).await
 }
 
@@ -225,16 +229,12 @@ pub async fn unload(
     post,
     path = "/admin/v1/models/{name}/drain",
     tag = "admin",
-    params(("name" = String, Path, description = "Its name or an alias; slashes need no escaping")),
+    params(ModelPath),
     request_body(content = Option<AdminTakeDown>, description = "Optional"),
-    responses(
-        (status = 200, description = "The drained model", body = AdminModel),
-        (status = 409, description = "Cancelled requests have not ended yet"),
-    )
+    responses((status = 200, description = "The drained model", body = AdminModel), StillInUse)
 )]
 pub async fn drain(app: Arc<App>, name: String, body: Bytes) -> Result<Json<AdminModel>, ApiError> {
-    let patience = AdminTakeDown::patience(&body, &app)?;
-    take_down(&app, &name, patience, app.models.drain(&name)).await?;
+    take_down(&app, &name, &body, app.models.drain(&name)).await?;
     show(&app, &name).await
 }
 
@@ -244,20 +244,16 @@ pub async fn drain(app: Arc<App>, name: String, body: Bytes) -> Result<Json<Admi
     post,
     path = "/admin/v1/models/{name}/reload",
     tag = "admin",
-    params(("name" = String, Path, description = "Its name or an alias; slashes need no escaping")),
+    params(ModelPath),
     request_body(content = Option<AdminTakeDown>, description = "Optional"),
-    responses(
-        (status = 200, description = "The reloaded model", body = AdminModel),
-        (status = 409, description = "Cancelled requests have not ended yet"),
-    )
+    responses((status = 200, description = "The reloaded model", body = AdminModel), StillInUse)
 )]
 pub async fn reload(
     app: Arc<App>,
     name: String,
     body: Bytes,
 ) -> Result<Json<AdminModel>, ApiError> {
-    let patience = AdminTakeDown::patience(&body, &app)?;
-    take_down(&app, &name, patience, app.models.unload(&name)).await?;
+    take_down(&app, &name, &body, app.models.unload(&name)).await?;
     drop(app.models.load(&name).await?);
     show(&app, &name).await
 }
@@ -266,9 +262,10 @@ pub async fn reload(
 async fn take_down(
     app: &App,
     name: &str,
-    patience: Duration,
+    body: &[u8],
     down: impl Future<Output = Result<(), ApiError>>,
 ) -> Result<(), ApiError> {
+    let patience = AdminTakeDown::patience(body, app)?;
     let id = app.models.resolve_name(name)?;
     let mut down = std::pin::pin!(down);
     if let Ok(done) = tokio::time::timeout(patience, &mut down).await {
@@ -301,14 +298,12 @@ pub(super) fn still_there(app: &App, id: &str) -> ApiError {
 }
 
 fn no_body(body: &[u8]) -> Result<(), ApiError> {
-    #[derive(Deserialize)]
+    #[derive(Default, Deserialize)]
     #[serde(deny_unknown_fields)]
     struct Nothing {}
     impl WireRequest for Nothing {}
-    match body {
-        [] => Ok(()),
-        body => JsonBody::<Nothing>::read(body).map(|_| ()),
-    }
+    let Nothing {} = wire::parse_optional(body)?;
+    Ok(())
 }
 
 async fn show(app: &App, name: &str) -> Result<Json<AdminModel>, ApiError> {

@@ -9,7 +9,7 @@ use serde_json::{Value, json};
 use sha2::{Digest, Sha256};
 
 use crate::app::App;
-use crate::config::{Config, Key, KeyHash, Model, Scope};
+use crate::config::{Config, Key, KeyHash, ModelConfig, Scope};
 use crate::reload::Reloading;
 use crate::testing::{Harness, Reply, Scripted, Stuck};
 
@@ -20,18 +20,14 @@ const MODEL: &str = "org/tiny";
 
 fn key(name: &str, key: &str, scopes: &[Scope]) -> Key {
     Key {
-        name: name.to_owned(),
-        hash: KeyHash(Sha256::digest(key).into()),
         scopes: scopes.to_vec(),
-        models: None,
-        requests_per_minute: None,
         tokens_per_minute: Some(1_000_000),
-        concurrent: None,
+        ..Key::new(name, KeyHash::digest(key))
     }
 }
 
 fn config() -> Config {
-    let mut model = Model::new(MODEL, "nowhere");
+    let mut model = ModelConfig::new(MODEL, "nowhere");
     model.aliases = vec!["gpt".to_owned()];
     Config {
         keys: vec![

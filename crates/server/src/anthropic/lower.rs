@@ -10,45 +10,13 @@ use loquat_grammar::GrammarSource;
 use serde_json::Value;
 
 use super::request::{
-    self as wire, CustomTool, Display, InputBlock, InputMessage, MessageRole, OutputConfig,
-    OutputFormat, ResultBlock, SystemBlock, TextBlock, ThinkingBlock, ToolDefinition,
+    self as wire, CountRequest, CustomTool, Display, InputBlock, InputMessage, MessageRole,
+    OutputConfig, OutputFormat, ResultBlock, SystemBlock, TextBlock, ThinkingBlock, ToolDefinition,
     ToolResultBlock, ToolUseBlock,
 };
 use crate::error::ApiError;
 use crate::field::{Field, FieldPath};
 use crate::union::TextOr;
-
-/// The fields that both endpoints share.
-pub struct ConversationFields {
-    pub messages: Vec<InputMessage>,
-    pub system: Option<TextOr<SystemBlock>>,
-    pub tools: Vec<ToolDefinition>,
-    pub tool_choice: Option<wire::ToolChoice>,
-    pub thinking: Option<wire::Thinking>,
-    pub output_config: Option<OutputConfig>,
-}
-
-impl From<wire::CountRequest> for ConversationFields {
-    fn from(request: wire::CountRequest) -> Self {
-        let wire::CountRequest {
-            model: _,
-            messages,
-            system,
-            tools,
-            tool_choice,
-            thinking,
-            output_config,
-        } = request;
-        Self {
-            messages,
-            system,
-            tools,
-            tool_choice,
-            thinking,
-            output_config,
-        }
-    }
-}
 
 pub struct LoweredConversation {
     pub request: ChatRequest,
@@ -57,19 +25,17 @@ pub struct LoweredConversation {
     pub ignored: Vec<&'static str>,
 }
 
-/// `chat` decides how thinking is requested.
-pub fn lower(
-    conversation: ConversationFields,
-    chat: &ChatContext,
-) -> Result<LoweredConversation, ApiError> {
-    let ConversationFields {
+/// Lowers what both endpoints share. `chat` decides how thinking is requested.
+pub fn lower(request: CountRequest, chat: &ChatContext) -> Result<LoweredConversation, ApiError> {
+    let CountRequest {
+        model: _,
         messages,
         system,
         tools,
         tool_choice,
         thinking,
         output_config,
-    } = conversation;
+    } = request;
     let mut lowering = Lowering::default();
     lowering.system(system);
     check_last(&messages)?;
@@ -165,7 +131,7 @@ impl Lowering {
                 (_, InputBlock::Text(block)) => texts.push(self.text(block)),
                 (MessageRole::Assistant, InputBlock::Thinking(block)) => self.add_thinking(block),
                 (MessageRole::Assistant, InputBlock::RedactedThinking(_)) => {
-                    self.ignore("redacted_thinking");
+                    self.ignore_if("redacted_thinking", true);
                 }
                 (MessageRole::Assistant, InputBlock::ToolUse(block)) => {
                     self.add_text(role, std::mem::take(&mut texts));
@@ -230,10 +196,8 @@ impl Lowering {
             cache_control,
             caller,
         } = block;
-        self.ignore_cache_control(cache_control.is_some());
-        if caller.is_some() {
-            self.ignore("caller");
-        }
+        self.ignore_if("cache_control", cache_control.is_some());
+        self.ignore_if("caller", caller.is_some());
         self.calls.insert(id.clone(), name.clone());
         self.reply().tool_calls.push(ToolCall {
             id,
@@ -249,7 +213,7 @@ impl Lowering {
             is_error,
             cache_control,
         } = block;
-        self.ignore_cache_control(cache_control.is_some());
+        self.ignore_if("cache_control", cache_control.is_some());
         let Some(name) = self.calls.get(&tool_use_id).cloned() else {
             let problem = format!("is `{tool_use_id}`; no earlier `tool_use` block has that `id`");
             return Err(ApiError::invalid(path.field(Field::ToolUseId), problem));
@@ -287,10 +251,8 @@ impl Lowering {
             cache_control,
             eager_input_streaming,
         }) = tool;
-        self.ignore_cache_control(cache_control.is_some());
-        if eager_input_streaming.is_some() {
-            self.ignore("eager_input_streaming");
-        }
+        self.ignore_if("cache_control", cache_control.is_some());
+        self.ignore_if("eager_input_streaming", eager_input_streaming.is_some());
         Tool {
             name,
             description,
@@ -305,10 +267,8 @@ impl Lowering {
             cache_control,
             citations,
         } = block;
-        self.ignore_cache_control(cache_control.is_some());
-        if citations.is_some() {
-            self.ignore("citations");
-        }
+        self.ignore_if("cache_control", cache_control.is_some());
+        self.ignore_if("citations", citations.is_some());
         text
     }
 
@@ -324,9 +284,7 @@ impl Lowering {
             wire::Effort::High | wire::Effort::Xhigh | wire::Effort::Max => Effort::High,
         });
         let effort = requested.filter(|effort| chat.supports_effort(*effort));
-        if requested != effort {
-            self.ignore("output_config.effort");
-        }
+        self.ignore_if("output_config.effort", requested != effort);
         let thinks = chat.format().reasoning.is_some();
         let (effort, budget) = match thinking {
             None | Some(wire::Thinking::Adaptive { display: _ }) => (effort, None),
@@ -357,14 +315,9 @@ impl Lowering {
         Ok(Thinking { effort, budget })
     }
 
-    fn ignore_cache_control(&mut self, present: bool) {
-        if present {
-            self.ignore("cache_control");
-        }
-    }
-
-    fn ignore(&mut self, name: &'static str) {
-        if !self.ignored.contains(&name) {
+    /// Lists a field once.
+    fn ignore_if(&mut self, name: &'static str, ignored: bool) {
+        if ignored && !self.ignored.contains(&name) {
             self.ignored.push(name);
         }
     }

@@ -11,13 +11,13 @@ mod writer;
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use axum::routing::post;
 use axum::{Json, Router};
 use loquat_chat::ChatRequest;
 use serde_json::{Map, Value};
 
-use self::lower::{ConversationFields, LoweredConversation, lower};
+use self::lower::{LoweredConversation, lower};
 use self::request::{CountRequest, MessagesRequest, Thinking};
 use self::response::{Message, TokenCount};
 use self::writer::{MessageWriter, WriterOptions};
@@ -27,8 +27,8 @@ use crate::caller::Caller;
 use crate::error::ApiError;
 use crate::field::{Field, FieldPath};
 use crate::reply::{self, ActiveReply, ReplyOptions};
-use crate::wire::{JsonBody, set_ignored_header};
-use crate::{frames, lowering, sampling};
+use crate::wire::{JsonBody, with_ignored_header};
+use crate::{lowering, sampling};
 
 const MESSAGES: &str = "/v1/messages";
 
@@ -71,7 +71,9 @@ pub async fn messages(
         stream,
     } = value;
     let lease = app.lease(&caller, &model).await?;
-    let conversation = ConversationFields {
+    // The prompt is the one that `count_tokens` counts.
+    let conversation = CountRequest {
+        model,
         messages,
         system,
         tools,
@@ -82,11 +84,10 @@ pub async fn messages(
     let (model, stop) = (lease.clone(), stop_sequences.clone());
     let lowered = lowering::run(move || {
         let mut lowered = lower(conversation, model.chat_context())?;
-        let mut params = model.sampling().clone();
-        sampling::apply(&sampling, &mut params, model.chat_context().tokenizer())?;
+        let tokenizer = model.chat_context().tokenizer();
         lowered.request = ChatRequest {
             stop,
-            sampling: params,
+            sampling: sampling::apply(&sampling, model.sampling(), tokenizer)?,
             ..lowered.request
         };
         Ok(lowered)
@@ -118,13 +119,7 @@ pub async fn messages(
         streams: stream,
     };
     let writer = MessageWriter::new(message, options);
-    let mut response = if stream {
-        frames::events(reply::stream(active, writer))
-    } else {
-        Json(reply::collect(active, writer).await?).into_response()
-    };
-    set_ignored_header(&mut response, &ignored);
-    Ok(response)
+    reply::respond(active, writer, stream, &ignored).await
 }
 
 /// Checks ranges that are narrower than the engine's.
@@ -165,18 +160,16 @@ pub async fn count_tokens(
         mut ignored,
     } = body;
     let lease = app.lease(&caller, &value.model).await?;
-    let conversation = ConversationFields::from(value);
     let counted = lowering::run(move || {
-        let lowered = lower(conversation, lease.chat_context())?;
+        let lowered = lower(value, lease.chat_context())?;
         let tokens = lease.chat_context().tokens(&lowered.request, true);
         let tokens = tokens.map_err(|error| rename_fields(error.into()))?;
         Ok((tokens.len(), lowered.ignored))
     });
     let (input_tokens, nested) = counted.await?;
     ignored.extend(nested);
-    let mut response = Json(TokenCount { input_tokens }).into_response();
-    set_ignored_header(&mut response, &ignored);
-    Ok(response)
+    let answer = Json(TokenCount { input_tokens });
+    Ok(with_ignored_header(answer, &ignored))
 }
 
 /// Renames fields of the lower layers to those of the request.

@@ -3,7 +3,7 @@ mod thinking;
 use axum::http::StatusCode;
 use serde_json::{Value, json};
 
-use super::lower::{ConversationFields, lower};
+use super::lower::lower;
 use super::request::CountRequest;
 use crate::testing::{self, Harness, MODEL, Scripted};
 use crate::wire::{IGNORED_HEADER, JsonBody};
@@ -40,9 +40,9 @@ async fn create_message(reply: &str, fields: Value) -> Value {
     reply.json()
 }
 
-fn conversation(body: &Value) -> ConversationFields {
+fn conversation(body: &Value) -> CountRequest {
     let read = JsonBody::<CountRequest>::read(body.to_string().as_bytes());
-    read.expect("a request").value.into()
+    read.expect("a request").value
 }
 
 #[test]

@@ -5,22 +5,16 @@ use axum::body::Body;
 use axum::http::{HeaderMap, Method, Request, StatusCode};
 use loquat_engine::Usage;
 use serde_json::json;
-use sha2::{Digest, Sha256};
 
 use super::meter::Meter;
 use super::*;
-use crate::config::{Config, Key as Settings, KeyHash, Model};
+use crate::config::{Config, Key as Settings, KeyHash, ModelConfig};
 use crate::testing::{Harness, MODEL, Reply, Scripted};
 
 fn key(name: &str, secret: &str, scopes: &[Scope]) -> Settings {
     Settings {
-        name: name.to_owned(),
-        hash: KeyHash(Sha256::digest(secret).into()),
         scopes: scopes.to_vec(),
-        models: None,
-        requests_per_minute: None,
-        tokens_per_minute: None,
-        concurrent: None,
+        ..Settings::new(name, KeyHash::digest(secret))
     }
 }
 
@@ -127,11 +121,13 @@ fn key_is_limited_to_its_models() {
 #[tokio::test]
 async fn forbidden_models_look_missing() {
     let mut config = Harness::config();
-    config.models.push(Model {
+    config.models.push(ModelConfig {
         aliases: vec!["alias".to_owned()],
-        ..Model::new("secret", "nowhere")
+        ..ModelConfig::new("secret", "nowhere")
     });
-    config.models.push(Model::new("hidden:latest", "nowhere"));
+    config
+        .models
+        .push(ModelConfig::new("hidden:latest", "nowhere"));
     config.keys = vec![Settings {
         models: Some(vec![MODEL.to_owned()]),
         ..key("name", "key", &[Scope::Inference])

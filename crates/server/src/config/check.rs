@@ -4,14 +4,14 @@ use std::collections::HashMap;
 
 use super::errors::ConfigError;
 use super::provenance::{ConfigProvenance, Entry};
-use super::{Config, Key, Model, Scope};
+use super::{Config, Key, ModelConfig, Scope};
 
 /// All errors. `in_file` names the file's models, whether or not they are served.
 pub fn all(
     config: &Config,
     provenance: &ConfigProvenance,
     keys: &[Entry<Key>],
-    models: &[Entry<Model>],
+    models: &[Entry<ModelConfig>],
     in_file: &[String],
 ) -> Vec<ConfigError> {
     let mut errors: Vec<_> = tls(config, provenance).into_iter().collect();
@@ -41,7 +41,7 @@ fn tls(config: &Config, provenance: &ConfigProvenance) -> Option<ConfigError> {
 }
 
 /// Names and aliases of models must be unique.
-fn names(models: &[Entry<Model>]) -> Vec<ConfigError> {
+fn names(models: &[Entry<ModelConfig>]) -> Vec<ConfigError> {
     let mut taken: HashMap<&str, &str> = HashMap::new();
     let mut errors = Vec::new();
     let named = models.iter().filter(|model| !model.value.name.is_empty());
@@ -101,7 +101,7 @@ fn scopes(key: &Entry<Key>) -> Option<ConfigError> {
 
 fn unknown_models(
     key: &Entry<Key>,
-    models: &[Entry<Model>],
+    models: &[Entry<ModelConfig>],
     in_file: &[String],
 ) -> Vec<ConfigError> {
     let is_known = |name: &&String| {

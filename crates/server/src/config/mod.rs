@@ -47,7 +47,7 @@ pub struct Config {
     /// Without keys, anyone who can reach the server may use it.
     pub keys: Vec<Key>,
     /// Requests name one of them, unless there is only one.
-    pub models: Vec<Model>,
+    pub models: Vec<ModelConfig>,
 }
 
 #[derive(Debug, Clone, PartialEq)]
@@ -201,7 +201,7 @@ impl Scope {
 
 /// A model to serve.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Model {
+pub struct ModelConfig {
     /// The name in requests.
     pub name: String,
     /// A path or a catalog name.
@@ -318,7 +318,7 @@ impl Default for Responses {
     }
 }
 
-impl Model {
+impl ModelConfig {
     /// A model with default options.
     pub fn new(name: impl Into<String>, source: impl Into<String>) -> Self {
         Self {
@@ -354,16 +354,21 @@ impl Model {
 }
 
 impl Key {
-    /// One with no option set.
-    fn blank() -> Self {
+    /// A key with default options.
+    pub fn new(name: impl Into<String>, hash: KeyHash) -> Self {
         Self {
-            name: String::new(),
-            hash: KeyHash([0; 32]),
+            name: name.into(),
+            hash,
             scopes: vec![Scope::Inference],
             models: None,
             requests_per_minute: None,
             tokens_per_minute: None,
             concurrent: None,
         }
+    }
+
+    /// One with no option set.
+    fn blank() -> Self {
+        Self::new("", KeyHash([0; 32]))
     }
 }

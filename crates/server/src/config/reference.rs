@@ -3,7 +3,7 @@
 use std::fmt::Write;
 
 use super::options::{KEYS, MODELS, SECTIONS, Setting, model_variable};
-use super::{Config, Key, Model};
+use super::{Config, Key, ModelConfig};
 
 const OPENING: &str = "\
 # The configuration
@@ -62,7 +62,7 @@ pub fn page() -> String {
     write(&mut page, "[[keys]]", KEYS_TEXT, keys.collect());
     let models = MODELS.iter().map(|setting| Row {
         variable: model_variable(setting),
-        ..Row::for_setting(setting, &mut Model::blank())
+        ..Row::for_setting(setting, &mut ModelConfig::blank())
     });
     write(&mut page, "[[models]]", MODELS_TEXT, models.collect());
     page

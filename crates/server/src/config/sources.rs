@@ -10,7 +10,7 @@ use super::options::{KEYS, MODELS, SECTIONS, Section, Setting, model_variable};
 use super::provenance::{ConfigProvenance, Entry, Provenance, SourceFile, Target};
 use super::raw_value::RawValue;
 use super::suggestion::did_you_mean;
-use super::{Config, Key, Model};
+use super::{Config, Key, ModelConfig};
 
 /// Where a configuration comes from.
 #[derive(Debug, Clone, Default)]
@@ -23,9 +23,9 @@ pub struct Sources {
     pub flags: Vec<(String, String)>,
     /// Models named on the command line. One with the name of a model of the file selects that
     /// model; the file's other models are then not served.
-    pub models: Vec<Model>,
+    pub models: Vec<ModelConfig>,
     /// The model to serve if none is named.
-    pub default_model: Option<Model>,
+    pub default_model: Option<ModelConfig>,
 }
 
 /// A configuration with its provenance.
@@ -54,16 +54,16 @@ impl Sources {
         reading.finish(&in_file)
     }
 
-    fn chosen(&self, mut in_file: Vec<Entry<Model>>) -> Vec<Entry<Model>> {
+    fn chosen(&self, mut in_file: Vec<Entry<ModelConfig>>) -> Vec<Entry<ModelConfig>> {
         if self.models.is_empty() {
             if in_file.is_empty() {
                 in_file.extend(self.default_model.clone().map(typed));
             }
             return in_file;
         }
-        let choose = |wanted: &Model| {
+        let choose = |wanted: &ModelConfig| {
             let index = in_file.iter().position(|entry| {
-                let Model { name, aliases, .. } = &entry.value;
+                let ModelConfig { name, aliases, .. } = &entry.value;
                 *name == wanted.source || aliases.contains(&wanted.source)
             });
             match index {
@@ -95,7 +95,7 @@ fn value_of<'a>(raw: &'a [(String, String)], name: &str) -> Option<&'a str> {
 }
 
 /// A model named on the command line that no file describes.
-fn typed(model: Model) -> Entry<Model> {
+fn typed(model: ModelConfig) -> Entry<ModelConfig> {
     let location = Location::Argument(model.source.clone());
     let mut provenance = Provenance::default();
     for name in ["name", "source"] {
@@ -113,7 +113,7 @@ fn typed(model: Model) -> Entry<Model> {
     )
 }
 
-fn preloaded(mut entry: Entry<Model>, typed: &str) -> Entry<Model> {
+fn preloaded(mut entry: Entry<ModelConfig>, typed: &str) -> Entry<ModelConfig> {
     entry.value.preload = true;
     entry
         .provenance
@@ -127,7 +127,7 @@ struct Reading {
     /// Without keys and models.
     config: Config,
     keys: Vec<Entry<Key>>,
-    models: Vec<Entry<Model>>,
+    models: Vec<Entry<ModelConfig>>,
     provenance: ConfigProvenance,
     errors: Vec<ConfigError>,
 }
@@ -153,7 +153,7 @@ impl Reading {
                     self.errors.extend(errors);
                 }
                 "models" => {
-                    let (models, errors) = entries(file, "models", raw, MODELS, Model::blank);
+                    let (models, errors) = entries(file, "models", raw, MODELS, ModelConfig::blank);
                     self.models = models;
                     self.errors.extend(errors);
                 }
@@ -213,9 +213,9 @@ impl Reading {
         }
     }
 
-    fn every_model(&mut self, setting: &Setting<Model>, text: &str, location: &Location) {
+    fn every_model(&mut self, setting: &Setting<ModelConfig>, text: &str, location: &Location) {
         // Reports an error once, and also if there is no model.
-        let (mut probe, mut unused) = (Model::blank(), Provenance::default());
+        let (mut probe, mut unused) = (ModelConfig::blank(), Provenance::default());
         let errors = model_target(&mut probe, &mut unused).set_text(setting, text, location);
         if errors.is_empty() {
             for Entry {
@@ -283,7 +283,10 @@ impl Reading {
     }
 }
 
-fn model_target<'a>(holder: &'a mut Model, provenance: &'a mut Provenance) -> Target<'a, Model> {
+fn model_target<'a>(
+    holder: &'a mut ModelConfig,
+    provenance: &'a mut Provenance,
+) -> Target<'a, ModelConfig> {
     let section = "models";
     Target {
         section,

@@ -25,7 +25,6 @@ use crate::models::ModelStatus;
     tag = "operating",
     responses(
         (status = 200, description = "Counters, gauges and histograms", content_type = "text/plain; version=0.0.4", body = String),
-        (status = 401, description = "No valid API key"),
         (status = 403, description = "The key lacks the scope `metrics`"),
     )
 )]

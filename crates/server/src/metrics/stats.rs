@@ -111,7 +111,6 @@ struct RequestStats {
     tag = "operating",
     responses(
         (status = 200, description = "What the server does", body = ServerStats),
-        (status = 401, description = "No valid API key"),
         (status = 403, description = "The key lacks the scope `metrics`"),
     )
 )]

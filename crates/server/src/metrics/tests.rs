@@ -108,15 +108,17 @@ async fn start(
     ActiveRequest::submit(submission, request).unwrap()
 }
 
+/// Runs a request to its end.
+async fn finish(server: &Harness, caller: &Caller, choices: usize, max_tokens: usize) {
+    let active = start(server, caller, choices, request(max_tokens)).await;
+    active.collect().await.unwrap();
+}
+
 #[tokio::test]
 async fn vllm_metrics_are_exposed() {
     let server = slow();
     let caller = Caller::new("a");
-    start(&server, &caller, 1, request(4))
-        .await
-        .collect()
-        .await
-        .unwrap();
+    finish(&server, &caller, 1, 4).await;
     let samples = scrape(&server).await;
     for name in [
         "vllm:num_requests_running",
@@ -174,17 +176,9 @@ async fn every_request_is_counted_once() {
     let server = slow();
     let caller = Caller::new("a");
     // Read to the end.
-    start(&server, &caller, 1, request(4))
-        .await
-        .collect()
-        .await
-        .unwrap();
+    finish(&server, &caller, 1, 4).await;
     // Two choices, read to the end.
-    start(&server, &caller, 2, request(4))
-        .await
-        .collect()
-        .await
-        .unwrap();
+    finish(&server, &caller, 2, 4).await;
     // Dropped right after its last event.
     let mut turn = start(&server, &caller, 1, request(2)).await;
     while let Some(Ok((_, event))) = turn.next().await {
@@ -250,11 +244,7 @@ async fn histograms_accumulate() {
     let server = slow();
     let caller = Caller::new("a");
     for _ in 0..3 {
-        start(&server, &caller, 1, request(5))
-            .await
-            .collect()
-            .await
-            .unwrap();
+        finish(&server, &caller, 1, 5).await;
     }
     let samples = scrape(&server).await;
     let name = "vllm:inter_token_latency_seconds";
@@ -274,11 +264,7 @@ async fn histograms_accumulate() {
 async fn stats_list_running_and_finished_requests() {
     let server = slow();
     let caller = Caller::new("secret-id");
-    start(&server, &caller, 1, request(4))
-        .await
-        .collect()
-        .await
-        .unwrap();
+    finish(&server, &caller, 1, 4).await;
     let mut turn = start(&server, &caller, 1, request(400)).await;
     assert!(turn.next().await.unwrap().is_ok());
     let reply = server.get("/stats").await;
@@ -348,25 +334,12 @@ async fn metrics_page_is_complete() {
     let page = page.expect("docs/metrics.md");
     let rows = page.lines().filter_map(|line| line.strip_prefix("| `"));
     let documented: BTreeSet<&str> = rows.filter_map(|row| row.split('`').next()).collect();
-    let key = config::Key {
-        name: "somebody".to_owned(),
-        hash: config::KeyHash([0; 32]),
-        scopes: vec![config::Scope::Inference],
-        models: None,
-        requests_per_minute: None,
-        tokens_per_minute: None,
-        concurrent: None,
-    };
     let config = config::Config {
-        keys: vec![key],
+        keys: vec![config::Key::new("somebody", config::KeyHash([0; 32]))],
         ..Harness::config()
     };
     let server = Harness::with(Scripted::new("hi"), config);
-    start(&server, &Caller::new("a"), 1, request(2))
-        .await
-        .collect()
-        .await
-        .unwrap();
+    finish(&server, &Caller::new("a"), 1, 2).await;
     server
         .app
         .metrics

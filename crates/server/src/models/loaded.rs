@@ -8,7 +8,7 @@ use loquat_engine::{Engine, SamplingParams};
 use loquat_text::Tokenizer;
 
 use super::{ModelInfo, OpenFailure, Opened};
-use crate::config::{Model, Pooling};
+use crate::config::{ModelConfig, Pooling};
 use crate::error::ApiError;
 use crate::sampling;
 
@@ -27,15 +27,15 @@ pub struct Loaded {
 
 impl Loaded {
     /// Applies the configuration's request defaults over the model's own.
-    pub fn new(config: &Model, opened: Opened) -> Result<Self, OpenFailure> {
+    pub fn new(config: &ModelConfig, opened: Opened) -> Result<Self, OpenFailure> {
         let Opened {
             model,
             info,
             resident_bytes,
         } = opened;
         let tokenizer = model.chat_context().tokenizer();
-        let mut sampling = model.defaults().sampling.clone();
-        sampling::apply(&config.sampling, &mut sampling, tokenizer)
+        let defaults = &model.defaults().sampling;
+        let sampling = sampling::apply(&config.sampling, defaults, tokenizer)
             .map_err(|error| OpenFailure::Sampling(error.message))?;
         Ok(Self {
             id: config.name.clone(),

@@ -20,7 +20,7 @@ mod unloader;
 use std::error::Error;
 use std::sync::Arc;
 
-use crate::config::Model;
+use crate::config::ModelConfig;
 
 pub use lease::Lease;
 pub use loaded::Loaded;
@@ -32,9 +32,9 @@ pub use status::{ModelState, ModelStatus};
 /// are called off the async threads.
 pub trait Opener: Send + Sync + 'static {
     /// Inspects the model without loading it.
-    fn plan(&self, model: &Model) -> Result<Planned, OpenFailure>;
+    fn plan(&self, model: &ModelConfig) -> Result<Planned, OpenFailure>;
 
-    fn open(&self, model: &Model) -> Result<Opened, OpenFailure>;
+    fn open(&self, model: &ModelConfig) -> Result<Opened, OpenFailure>;
 }
 
 /// What a model needs, before it is loaded.

@@ -12,7 +12,7 @@ use super::memory_budget::{Admission, admit};
 use super::registry::{Inner, stopping};
 use super::slot::{Inspection, Phase, RETRY_DELAY, SlotId, Timestamp};
 use super::{Lease, Loaded, OpenFailure};
-use crate::config::Model;
+use crate::config::ModelConfig;
 use crate::error::{ApiError, ErrorKind};
 
 /// What to open.
@@ -20,7 +20,7 @@ pub struct Opening {
     pub slot: SlotId,
     /// The slot's version when the opening began.
     pub version: u64,
-    pub model: Arc<Model>,
+    pub model: Arc<ModelConfig>,
 }
 
 /// Why a model is not loaded.

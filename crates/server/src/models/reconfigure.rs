@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use super::registry::{Models, RegistryState};
 use super::slot::{Inspection, Phase, Slot};
-use crate::config::{Config, Model};
+use crate::config::{Config, ModelConfig};
 
 /// Which models a configuration added, removed and changed.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -53,7 +53,7 @@ impl Models {
 }
 
 impl RegistryState {
-    fn reconfigure(&mut self, models: &[Model]) -> Changes {
+    fn reconfigure(&mut self, models: &[ModelConfig]) -> Changes {
         let mut changes = Changes::default();
         let mut before = std::mem::take(&mut self.slots);
         for model in models {
@@ -85,7 +85,7 @@ impl RegistryState {
     }
 }
 
-fn update(slot: &mut Slot, model: &Model, changes: &mut Changes) {
+fn update(slot: &mut Slot, model: &ModelConfig, changes: &mut Changes) {
     if *slot.model == *model {
         return;
     }
@@ -105,14 +105,14 @@ fn update(slot: &mut Slot, model: &Model, changes: &mut Changes) {
 }
 
 /// Whether a loaded model must be opened again for the new configuration.
-fn needs_reopen(old: &Model, new: &Model) -> bool {
-    let Model {
+fn needs_reopen(old: &ModelConfig, new: &ModelConfig) -> bool {
+    let ModelConfig {
         aliases,
         preload,
         idle_unload,
         ..
     } = new.clone();
-    let adjusted = Model {
+    let adjusted = ModelConfig {
         aliases,
         preload,
         idle_unload,

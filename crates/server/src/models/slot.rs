@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::memory_budget::{Resident, Usage};
 use super::{Lease, Loaded, ModelInfo, ModelState, ModelStatus, OpenFailure, Planned};
-use crate::config::Model;
+use crate::config::ModelConfig;
 use crate::error::ApiError;
 
 /// Identifies a slot. Names are not unique: a model that left the configuration may still be
@@ -85,7 +85,7 @@ impl Timestamp {
 
 pub struct Slot {
     pub id: SlotId,
-    pub model: Arc<Model>,
+    pub model: Arc<ModelConfig>,
     /// Counts configuration changes that need the model to be opened again.
     pub version: u64,
     pub phase: Phase,
@@ -103,7 +103,7 @@ pub struct Slot {
 }
 
 impl Slot {
-    pub fn new(id: SlotId, model: Arc<Model>) -> Self {
+    pub fn new(id: SlotId, model: Arc<ModelConfig>) -> Self {
         Self {
             id,
             model,

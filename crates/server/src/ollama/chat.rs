@@ -11,21 +11,17 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
+use super::answer::{LoweredPrompt, ReplyRequest};
 use super::keep_alive::OllamaKeepAlive;
 use super::message::{self, OllamaMessage, OllamaTool, OllamaToolCall};
-use super::options::{self, Options, rename_fields};
-use super::response::{
-    self, LineHead, OllamaNumbers, ReplyContext, ReplyLine, ReplyPiece, empty_reply,
-};
+use super::options::{self, Options};
+use super::response::{self, LineHead, OllamaNumbers, ReplyLine, ReplyPiece};
 use super::think::{OllamaFormat, OllamaThink};
-use super::{LeasedModel, lease, unload};
-use crate::active_request::Submission;
 use crate::app::App;
 use crate::caller::Caller;
 use crate::error::ApiError;
-use crate::lowering;
+use crate::models::Loaded;
 use crate::openai::logprobs::TokenLogprob;
-use crate::reply::{ActiveReply, ReplyOptions};
 use crate::wire::{JsonBody, WireRequest};
 
 const ROUTE: &str = "/api/chat";
@@ -135,83 +131,52 @@ pub async fn chat(
         shift,
     } = body.value;
     response::refuse_truncation(truncate, shift)?;
-    let messages = messages.unwrap_or_default();
     let logprobs = response::logprobs(logprobs, top_logprobs)?;
-    if messages.is_empty() && keep_alive.is_some_and(OllamaKeepAlive::unloads) {
-        unload(&app, &caller, &model)?;
-        return Ok(empty_reply::<OllamaChatResponse>(model, "unload", &[]));
-    }
-    let LeasedModel { lease, name, load } =
-        lease(&app, &caller, model, keep_alive.map(|keep| keep.0)).await?;
-    let model = lease.clone();
-    let lowered = lowering::run(move || {
-        let mut options = Options::lower(options, &model)?;
-        let ignored = std::mem::take(&mut options.ignored);
-        if messages.is_empty() {
-            return Ok((None, ignored));
+    let messages = messages.filter(|messages| !messages.is_empty());
+    let lower = messages.map(|messages| {
+        move |model: &Loaded, options: Options| -> Result<LoweredPrompt, ApiError> {
+            let request = ChatRequest {
+                messages: message::lower(messages)?,
+                tools: message::lower_tools(tools.unwrap_or_default())?,
+                thinking: think.map_or(Ok(Default::default()), |think| think.lower(model))?,
+                answer: format.and_then(OllamaFormat::lower),
+                sampling: options.sampling,
+                stop: options.stop,
+                logprobs,
+                ..ChatRequest::default()
+            };
+            Ok(LoweredPrompt::Chat(Box::new(request)))
         }
-        let request = ChatRequest {
-            messages: message::lower(messages)?,
-            tools: message::lower_tools(tools.unwrap_or_default())?,
-            thinking: think.map_or(Ok(Default::default()), |think| think.lower(&model))?,
-            answer: format.and_then(OllamaFormat::lower),
-            sampling: options.sampling,
-            stop: options.stop,
-            logprobs,
-            ..ChatRequest::default()
-        };
-        Ok((Some((request, options.max_tokens)), ignored))
     });
-    let (lowered, mut ignored) = lowered.await?;
-    ignored.extend(body.ignored);
-    let Some((request, max_tokens_that_fit)) = lowered else {
-        return Ok(empty_reply::<OllamaChatResponse>(name, "load", &ignored));
-    };
-    let options = ReplyOptions {
-        max_tokens_that_fit,
-        ..ReplyOptions::default()
-    };
-    let submission = Submission {
-        app: &app,
-        caller: &caller,
-        lease: lease.clone(),
+    let request = ReplyRequest {
         route: ROUTE,
-        choices: 1,
+        model,
+        options,
+        stream,
+        keep_alive,
+        logprobs,
+        ignored: body.ignored,
     };
-    let reply = ActiveReply::start(submission, request, options).await;
-    let reply = reply.map_err(rename_fields)?;
-    let context = ReplyContext {
-        model: name,
-        caller,
-        load,
-        logprobs_model: logprobs.map(|_| lease),
-    };
-    let streams = stream.unwrap_or(true);
-    response::respond::<OllamaChatResponse>(reply, context, streams, &ignored).await
+    request
+        .answer::<OllamaChatResponse>(&app, caller, lower)
+        .await
 }
 
 impl ReplyLine for OllamaChatResponse {
     fn new(head: LineHead, piece: ReplyPiece) -> Self {
-        let LineHead {
-            model,
-            created_at,
-            done_reason,
-            logprobs,
-            numbers,
-        } = head;
         Self {
-            model,
-            created_at,
+            model: head.model,
+            created_at: head.created_at,
             message: OllamaReply {
                 role: "assistant",
                 content: piece.content,
                 thinking: piece.thinking,
                 tool_calls: piece.calls,
             },
-            done: done_reason.is_some(),
-            done_reason,
-            logprobs,
-            numbers,
+            done: head.done_reason.is_some(),
+            done_reason: head.done_reason,
+            logprobs: head.logprobs,
+            numbers: head.numbers,
         }
     }
 }

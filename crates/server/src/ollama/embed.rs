@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::http::HeaderValue;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use axum::routing::post;
 use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
@@ -21,7 +21,7 @@ use crate::error::ApiError;
 use crate::field::Field;
 use crate::lowering;
 use crate::union::TextOr;
-use crate::wire::{JsonBody, WireRequest, set_ignored_header};
+use crate::wire::{JsonBody, WireRequest, with_ignored_header};
 
 const EMBED: &str = "/api/embed";
 const EMBEDDINGS: &str = "/api/embeddings";
@@ -152,10 +152,7 @@ pub async fn embed(
         load_duration: nanos(model.load),
         prompt_eval_count: prompt_tokens,
     };
-    let mut response = Json(answer).into_response();
-    set_truncated_header(&mut response, &truncated);
-    set_ignored_header(&mut response, &ignored);
-    Ok(response)
+    Ok(respond(answer, &truncated, &ignored))
 }
 
 /// Embed a text (older form)
@@ -186,10 +183,7 @@ pub async fn embeddings(
     let answer = OllamaEmbeddingsResponse {
         embedding: embedded.vectors.into_iter().next().unwrap_or_default(),
     };
-    let mut response = Json(answer).into_response();
-    set_truncated_header(&mut response, &embedded.truncated);
-    set_ignored_header(&mut response, &ignored);
-    Ok(response)
+    Ok(respond(answer, &embedded.truncated, &ignored))
 }
 
 fn inputs(input: Option<TextOr<String>>) -> Result<Vec<PromptInput>, ApiError> {
@@ -235,11 +229,13 @@ async fn run(
     job.run(inputs).await
 }
 
-fn set_truncated_header(response: &mut Response, truncated: &[usize]) {
+fn respond(answer: impl Serialize, truncated: &[usize], ignored: &[&'static str]) -> Response {
+    let mut response = with_ignored_header(Json(answer), ignored);
     let numbers: Vec<String> = truncated.iter().map(usize::to_string).collect();
     if !numbers.is_empty()
         && let Ok(value) = HeaderValue::from_str(&numbers.join(", "))
     {
         response.headers_mut().insert(TRUNCATED_HEADER, value);
     }
+    response
 }

@@ -14,24 +14,19 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
+use super::answer::{LoweredPrompt, ReplyRequest};
 use super::keep_alive::OllamaKeepAlive;
 use super::message::check_images;
-use super::options::{self, Options, rename_fields};
-use super::response::{
-    self, LineHead, OllamaNumbers, ReplyContext, ReplyLine, ReplyPiece, empty_reply,
-};
+use super::options::{self, Options};
+use super::response::{self, LineHead, OllamaNumbers, ReplyLine, ReplyPiece};
 use super::think::{OllamaFormat, OllamaThink};
-use super::{LeasedModel, lease, unload};
-use crate::active_request::{ActiveRequest, Submission};
 use crate::app::App;
 use crate::caller::Caller;
 use crate::error::ApiError;
 use crate::field::Field;
-use crate::lowering;
 use crate::models::Loaded;
 use crate::openai::answer_format::AnswerConstraint;
 use crate::openai::logprobs::TokenLogprob;
-use crate::reply::{ActiveReply, ReplyOptions};
 use crate::wire::{JsonBody, WireRequest};
 
 const ROUTE: &str = "/api/generate";
@@ -167,47 +162,28 @@ pub async fn generate(
     }
     response::refuse_truncation(truncate, shift)?;
     let logprobs = response::logprobs(logprobs, top_logprobs)?;
-    let prompt = prompt.unwrap_or_default();
-    if prompt.is_empty() && keep_alive.is_some_and(OllamaKeepAlive::unloads) {
-        unload(&app, &caller, &model)?;
-        return Ok(empty_reply::<OllamaGenerateResponse>(model, "unload", &[]));
-    }
-    let LeasedModel { lease, name, load } =
-        lease(&app, &caller, model, keep_alive.map(|keep| keep.0)).await?;
-    let raw = raw.unwrap_or(false);
     let fields = PromptFields {
-        prompt,
+        prompt: prompt.unwrap_or_default(),
         system: system.filter(|system| !system.is_empty()),
-        raw,
+        raw: raw.unwrap_or(false),
         think,
         answer: format.and_then(OllamaFormat::lower),
-        options,
         logprobs,
     };
-    let model = lease.clone();
-    let (lowered, mut ignored) = lowering::run(move || fields.lower(&model)).await?;
-    ignored.extend(body.ignored);
-    let Some(lowered) = lowered else {
-        return Ok(empty_reply::<OllamaGenerateResponse>(
-            name, "load", &ignored,
-        ));
-    };
-    let submission = Submission {
-        app: &app,
-        caller: &caller,
-        lease: lease.clone(),
+    let lower = (!fields.prompt.is_empty())
+        .then(|| move |model: &Loaded, options: Options| fields.lower(model, options));
+    let request = ReplyRequest {
         route: ROUTE,
-        choices: 1,
+        model,
+        options,
+        stream,
+        keep_alive,
+        logprobs,
+        ignored: body.ignored,
     };
-    let reply = lowered.submit(submission).await.map_err(rename_fields)?;
-    let context = ReplyContext {
-        model: name,
-        caller,
-        load,
-        logprobs_model: logprobs.map(|_| lease),
-    };
-    let streams = stream.unwrap_or(true);
-    response::respond::<OllamaGenerateResponse>(reply, context, streams, &ignored).await
+    request
+        .answer::<OllamaGenerateResponse>(&app, caller, lower)
+        .await
 }
 
 fn check_empty(field: Field, value: Option<String>, reason: &str) -> Result<(), ApiError> {
@@ -225,36 +201,17 @@ struct PromptFields {
     raw: bool,
     think: Option<OllamaThink>,
     answer: Option<GrammarSource>,
-    options: Option<Map<String, Value>>,
     logprobs: Option<Logprobs>,
 }
 
-/// A prompt for the engine.
-enum LoweredPrompt {
-    /// The first message of a conversation.
-    Chat(Box<ChatRequest>, ReplyOptions),
-    /// A text to continue.
-    Text(Box<GenerateRequest>, ReplyOptions),
-}
-
 impl PromptFields {
-    /// Returns the prompt, unless it is empty, and the fields without effect.
-    fn lower(
-        mut self,
-        model: &Loaded,
-    ) -> Result<(Option<LoweredPrompt>, Vec<&'static str>), ApiError> {
-        let mut options = Options::lower(self.options.take(), model)?;
-        let ignored = std::mem::take(&mut options.ignored);
-        if self.prompt.is_empty() {
-            return Ok((None, ignored));
-        }
+    fn lower(self, model: &Loaded, options: Options) -> Result<LoweredPrompt, ApiError> {
         let has_template = model.chat_context().template().is_some();
-        let lowered = if self.raw || (!has_template && self.system.is_none()) {
-            self.lower_text(model, options)?
+        if self.raw || (!has_template && self.system.is_none()) {
+            self.lower_text(model, options)
         } else {
-            self.lower_chat(model, options)?
-        };
-        Ok((Some(lowered), ignored))
+            self.lower_chat(model, options)
+        }
     }
 
     fn lower_chat(self, model: &Loaded, options: Options) -> Result<LoweredPrompt, ApiError> {
@@ -270,11 +227,7 @@ impl PromptFields {
             logprobs: self.logprobs,
             ..ChatRequest::default()
         };
-        let options = ReplyOptions {
-            max_tokens_that_fit: options.max_tokens,
-            ..ReplyOptions::default()
-        };
-        Ok(LoweredPrompt::Chat(Box::new(request), options))
+        Ok(LoweredPrompt::Chat(Box::new(request)))
     }
 
     fn lower_text(self, model: &Loaded, options: Options) -> Result<LoweredPrompt, ApiError> {
@@ -313,48 +266,21 @@ impl PromptFields {
             constraint: grammar.map(|grammar| grammar.constraint()),
             ..GenerateRequest::default()
         };
-        let options = ReplyOptions {
-            max_tokens_that_fit: options.max_tokens,
-            ..ReplyOptions::default()
-        };
-        Ok(LoweredPrompt::Text(Box::new(request), options))
-    }
-}
-
-impl LoweredPrompt {
-    async fn submit(self, submission: Submission<'_>) -> Result<ActiveReply, ApiError> {
-        match self {
-            Self::Chat(request, options) => ActiveReply::start(submission, *request, options).await,
-            Self::Text(request, options) => {
-                let request = GenerateRequest {
-                    max_tokens: options.limit(&submission.lease, request.prompt.len()),
-                    cache_scope: submission.caller.cache_scope(None),
-                    ..*request
-                };
-                ActiveRequest::submit(submission, request).map(ActiveReply::plain_text)
-            }
-        }
+        Ok(LoweredPrompt::Text(Box::new(request)))
     }
 }
 
 impl ReplyLine for OllamaGenerateResponse {
     fn new(head: LineHead, piece: ReplyPiece) -> Self {
-        let LineHead {
-            model,
-            created_at,
-            done_reason,
-            logprobs,
-            numbers,
-        } = head;
         Self {
-            model,
-            created_at,
+            model: head.model,
+            created_at: head.created_at,
             response: piece.content,
             thinking: piece.thinking,
-            done: done_reason.is_some(),
-            done_reason,
-            logprobs,
-            numbers,
+            done: head.done_reason.is_some(),
+            done_reason: head.done_reason,
+            logprobs: head.logprobs,
+            numbers: head.numbers,
         }
     }
 }

@@ -11,6 +11,7 @@ use crate::caller::Caller;
 use crate::error::ApiError;
 use crate::models::{KeepAlive, Lease, ModelState};
 
+mod answer;
 pub mod chat;
 pub mod embed;
 pub mod generate;

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
 use axum::extract::State;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use serde::{Deserialize, Serialize};
@@ -18,7 +18,7 @@ use crate::caller::Caller;
 use crate::error::ApiError;
 use crate::field::Field;
 use crate::models::{ModelInfo, ModelState, ModelStatus};
-use crate::wire::{JsonBody, WireRequest, set_ignored_header};
+use crate::wire::{JsonBody, WireRequest, with_ignored_header};
 
 /// The version of Ollama's API that this server implements; clients check it for features.
 const API_VERSION: &str = "0.13.0";
@@ -186,9 +186,7 @@ pub async fn show(
         modified_at: modified(&info),
         template: info.template.clone().unwrap_or_default(),
     };
-    let mut response = Json(answer).into_response();
-    set_ignored_header(&mut response, &body.ignored);
-    Ok(response)
+    Ok(with_ignored_header(Json(answer), &body.ignored))
 }
 
 /// List loaded models

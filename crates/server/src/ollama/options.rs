@@ -58,7 +58,7 @@ pub struct Options {
 impl Options {
     pub fn lower(options: Option<Map<String, Value>>, model: &Loaded) -> Result<Self, ApiError> {
         let mut lowered = Self {
-            sampling: model.sampling().clone(),
+            sampling: SamplingParams::default(),
             stop: Vec::new(),
             max_tokens: None,
             ignored: Vec::new(),
@@ -69,12 +69,9 @@ impl Options {
         for (name, value) in options.filter(|(_, value)| !value.is_null()) {
             lowered.add(&name, value, model.model.token_limit(), &mut sampling)?;
         }
-        sampling::apply(
-            &sampling,
-            &mut lowered.sampling,
-            model.chat_context().tokenizer(),
-        )
-        .map_err(rename_fields)?;
+        let tokenizer = model.chat_context().tokenizer();
+        let sampling = sampling::apply(&sampling, model.sampling(), tokenizer);
+        lowered.sampling = sampling.map_err(rename_fields)?;
         Ok(lowered)
     }
 

@@ -4,7 +4,7 @@ use std::marker::PhantomData;
 use std::time::Duration;
 
 use axum::Json;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use bytes::Bytes;
 use loquat_chat::Finish;
 use loquat_engine::{FinishReason, Logprobs, TokenInfo};
@@ -24,7 +24,7 @@ use crate::openai::logprobs::{ChatLogprobs, TokenLogprob};
 use crate::reply::{
     self, ActiveReply, ChoiceDelta, ReplySegments, ReplyWriter, Segment, SegmentEvent, SegmentKind,
 };
-use crate::wire::set_ignored_header;
+use crate::wire::with_ignored_header;
 
 /// Ollama's limit.
 const MOST_ALTERNATIVES: usize = 20;
@@ -248,6 +248,7 @@ impl<L: ReplyLine> LineWriter<L> {
 
 impl<L: ReplyLine> ReplyWriter for LineWriter<L> {
     type Answer = L;
+    const LINES: bool = true;
 
     fn write(&mut self, delta: ChoiceDelta) -> Bytes {
         let mut reply = delta.reply;
@@ -286,9 +287,7 @@ pub fn empty_reply<L: ReplyLine>(
         done_reason: Some(reason),
         ..LineHead::new(model)
     };
-    let mut response = Json(L::new(head, ReplyPiece::default())).into_response();
-    set_ignored_header(&mut response, ignored);
-    response
+    with_ignored_header(Json(L::new(head, ReplyPiece::default())), ignored)
 }
 
 /// Answers with the reply, as a stream of lines or in one piece.
@@ -307,11 +306,5 @@ pub async fn respond<L: ReplyLine>(
         finish: None,
         line: PhantomData,
     };
-    let mut response = if streams {
-        frames::lines(reply::stream(active, writer))
-    } else {
-        Json(reply::collect(active, writer).await?).into_response()
-    };
-    set_ignored_header(&mut response, ignored);
-    Ok(response)
+    reply::respond(active, writer, streams, ignored).await
 }

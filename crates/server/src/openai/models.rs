@@ -160,16 +160,16 @@ mod tests {
     use axum::http::StatusCode;
     use serde_json::json;
 
-    use crate::config::Model;
+    use crate::config::ModelConfig;
     use crate::testing::{Harness, Scripted};
 
     fn two() -> Harness {
         let mut config = Harness::config();
         config.models = vec![
-            Model::new("owner/first", "nowhere"),
-            Model {
+            ModelConfig::new("owner/first", "nowhere"),
+            ModelConfig {
                 aliases: vec!["other".to_owned()],
-                ..Model::new("second", "nowhere")
+                ..ModelConfig::new("second", "nowhere")
             },
         ];
         Harness::with(Scripted::new("hello"), config)

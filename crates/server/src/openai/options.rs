@@ -11,6 +11,18 @@ const MOST_CHOICES: usize = 128;
 const MOST_STOPS: usize = 64;
 const MOST_ALTERNATIVES: usize = 20;
 
+/// Nested fields that have no effect, with the reason.
+pub const IGNORED_NESTED: &[(&str, &str)] = &[
+    (
+        "response_format.json_schema.description",
+        "the model does not see it",
+    ),
+    (
+        "stream_options.include_obfuscation",
+        "chunks are not padded",
+    ),
+];
+
 /// Options of a stream.
 #[derive(Debug, Clone, Copy, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]

@@ -10,4 +10,4 @@ mod writer;
 
 pub use active::{ActiveReply, ChoiceDelta, ReplyOptions};
 pub use segments::{ReplySegments, Segment, SegmentEvent, SegmentKind};
-pub use writer::{EventFrames, ReplyWriter, collect, stream};
+pub use writer::{EventFrames, ReplyWriter, respond};

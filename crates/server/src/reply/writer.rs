@@ -1,5 +1,7 @@
 //! Renders a reply in one dialect, as a stream or in one piece.
 
+use axum::Json;
+use axum::response::{IntoResponse, Response};
 use bytes::{Bytes, BytesMut};
 use futures_util::{Stream, StreamExt, stream};
 use serde::Serialize;
@@ -7,11 +9,14 @@ use serde::Serialize;
 use super::{ActiveReply, ChoiceDelta};
 use crate::error::ApiError;
 use crate::frames;
+use crate::wire::with_ignored_header;
 
 /// A dialect's form of a reply.
 pub trait ReplyWriter: Send + 'static {
     /// The reply in one piece.
-    type Answer;
+    type Answer: Serialize;
+    /// Whether frames are lines of JSON; otherwise they are server-sent events.
+    const LINES: bool = false;
 
     /// The first frames of a stream.
     fn start(&mut self) -> Bytes {
@@ -33,8 +38,25 @@ pub trait ReplyWriter: Send + 'static {
     fn into_answer(self) -> Result<Self::Answer, ApiError>;
 }
 
+/// Answers with the reply, as a stream or in one piece. `ignored` are fields that had no effect.
+pub async fn respond<W: ReplyWriter>(
+    reply: ActiveReply,
+    writer: W,
+    streams: bool,
+    ignored: &[&'static str],
+) -> Result<Response, ApiError> {
+    let response = if !streams {
+        Json(collect(reply, writer).await?).into_response()
+    } else if W::LINES {
+        frames::lines(stream(reply, writer))
+    } else {
+        frames::events(stream(reply, writer))
+    };
+    Ok(with_ignored_header(response, ignored))
+}
+
 /// Waits for the whole reply.
-pub async fn collect<W: ReplyWriter>(
+async fn collect<W: ReplyWriter>(
     mut reply: ActiveReply,
     mut writer: W,
 ) -> Result<W::Answer, ApiError> {
@@ -45,7 +67,7 @@ pub async fn collect<W: ReplyWriter>(
 }
 
 /// The frames of the reply as it is generated. Dropping the stream cancels the reply.
-pub fn stream<W: ReplyWriter>(
+fn stream<W: ReplyWriter>(
     reply: ActiveReply,
     mut writer: W,
 ) -> impl Stream<Item = Bytes> + Send + 'static {

@@ -8,7 +8,7 @@ use loquat::RequestDefaults;
 use loquat_chat::ChatContext;
 use loquat_engine::{EngineOptions, SamplingParams};
 use loquat_grammar::Grammars;
-use loquat_server::config::Model;
+use loquat_server::config::ModelConfig;
 use loquat_server::{ModelInfo, OpenFailure, Opened, Opener, Planned};
 use loquat_testkit::fake_session::{FakeOptions, FakeSession};
 use loquat_testkit::goldens;
@@ -88,14 +88,14 @@ impl Scripted {
 }
 
 impl Opener for Scripted {
-    fn plan(&self, _model: &Model) -> Result<Planned, OpenFailure> {
+    fn plan(&self, _model: &ModelConfig) -> Result<Planned, OpenFailure> {
         Ok(Planned {
             info: self.info(),
             resident_bytes: 1000,
         })
     }
 
-    fn open(&self, model: &Model) -> Result<Opened, OpenFailure> {
+    fn open(&self, model: &ModelConfig) -> Result<Opened, OpenFailure> {
         let tokenizer = tokenizer();
         let plain = |text: &str, special| tokenizer.encode(text, special).expect("tokens");
         let mut script = plain(&self.reply, Special::PLAIN);
@@ -138,11 +138,11 @@ impl Stuck {
 }
 
 impl Opener for Stuck {
-    fn plan(&self, model: &Model) -> Result<Planned, OpenFailure> {
+    fn plan(&self, model: &ModelConfig) -> Result<Planned, OpenFailure> {
         Scripted::new("").plan(model)
     }
 
-    fn open(&self, _model: &Model) -> Result<Opened, OpenFailure> {
+    fn open(&self, _model: &ModelConfig) -> Result<Opened, OpenFailure> {
         let gate = self.0.lock().unwrap_or_else(PoisonError::into_inner);
         let _ = gate.recv();
         Err(OpenFailure::new("released"))

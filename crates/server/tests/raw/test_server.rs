@@ -4,10 +4,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use loquat_server::config::{Config, Key, KeyHash, Model, Scope};
+use loquat_server::config::{Config, Key, KeyHash, ModelConfig};
 use loquat_server::{Load, Observer, Opener, Server};
 use serde_json::{Value, json};
-use sha2::{Digest, Sha256};
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 use tokio::time::{sleep, timeout};
@@ -36,16 +35,8 @@ pub fn long_reply() -> Scripted {
 
 pub fn config() -> Config {
     let mut config = Config {
-        models: vec![Model::new(MODEL, "nowhere")],
-        keys: vec![Key {
-            name: "raw".to_owned(),
-            hash: KeyHash(Sha256::digest(KEY).into()),
-            scopes: vec![Scope::Inference],
-            models: None,
-            requests_per_minute: None,
-            tokens_per_minute: None,
-            concurrent: None,
-        }],
+        models: vec![ModelConfig::new(MODEL, "nowhere")],
+        keys: vec![Key::new("raw", KeyHash::digest(KEY))],
         ..Config::default()
     };
     config.server.port = 0;

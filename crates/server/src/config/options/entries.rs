@@ -2,10 +2,10 @@
 
 use super::{AT_LEAST_ONE, Setting};
 use crate::config::option_value::Bounds;
-use crate::config::{Key, Model};
+use crate::config::{Key, ModelConfig};
 
 type KeySetting = Setting<Key>;
-type ModelSetting = Setting<Model>;
+type ModelSetting = Setting<ModelConfig>;
 
 pub const KEYS: &[KeySetting] = &[
     KeySetting::new(

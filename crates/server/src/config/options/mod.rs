@@ -5,7 +5,7 @@ mod entries;
 mod sections;
 
 use super::option_value::{Bounds, Slot};
-use super::{Config, Model};
+use super::{Config, ModelConfig};
 
 pub use entries::{KEYS, MODELS};
 pub use sections::SECTIONS;
@@ -107,7 +107,7 @@ impl Section {
 }
 
 /// The variable that sets the option for every model, if it has a flag.
-pub fn model_variable(setting: &Setting<Model>) -> Option<String> {
+pub fn model_variable(setting: &Setting<ModelConfig>) -> Option<String> {
     setting.flag.map(|_| variable(&[setting.name]))
 }
 
@@ -135,7 +135,7 @@ pub fn flags() -> Vec<Flag> {
     });
     let model_flags = MODELS.iter().filter_map(|setting| {
         let variable = model_variable(setting)?;
-        setting.as_flag("models", variable, &mut Model::blank())
+        setting.as_flag("models", variable, &mut ModelConfig::blank())
     });
     section_flags.chain(model_flags).collect()
 }

@@ -162,8 +162,8 @@ fn flags_override_environment_which_overrides_file() {
 fn named_models_select_from_the_file() {
     let file = "[[models]]\nname = \"a\"\nsource = \"s\"\n[[models]]\nname = \"b\"\nsource = \
                 \"t\"\naliases = [\"c\"]\n";
-    let default = Some(Model::new("default", "default"));
-    let chosen = |file: &str, typed: &[Model]| {
+    let default = Some(ModelConfig::new("default", "default"));
+    let chosen = |file: &str, typed: &[ModelConfig]| {
         let sources = Sources {
             models: typed.to_vec(),
             default_model: default.clone(),
@@ -176,13 +176,17 @@ fn named_models_select_from_the_file() {
             .map(|m| format!("{} {} {}", m.name, m.source, m.preload));
         Ok::<_, String>(models.collect::<Vec<_>>().join(", "))
     };
-    let model = |name: &str| Model::new(name, name);
+    let model = |name: &str| ModelConfig::new(name, name);
     for (file, typed, expected) in [
         ("", vec![], Ok("default default true")),
         (file, vec![], Ok("a s false, b t false")),
         (file, vec![model("b")], Ok("b t true")),
         (file, vec![model("c"), model("d")], Ok("b t true, d d true")),
-        (file, vec![Model::new("x", "y.gguf")], Ok("x y.gguf true")),
+        (
+            file,
+            vec![ModelConfig::new("x", "y.gguf")],
+            Ok("x y.gguf true"),
+        ),
         (
             "",
             vec![model("d"), model("d")],

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, mpsc};
 use std::time::Duration;
 
-use crate::config::{Config, Model};
+use crate::config::{Config, ModelConfig};
 use crate::models::{Models, OpenFailure, Opened, Opener, Planned};
 use crate::testing::Scripted;
 
@@ -35,12 +35,12 @@ impl FakeOpener {
 }
 
 /// A model's size is its source.
-fn size(model: &Model) -> u64 {
+fn size(model: &ModelConfig) -> u64 {
     model.source.parse().expect("a size")
 }
 
 impl Opener for FakeOpener {
-    fn plan(&self, model: &Model) -> Result<Planned, OpenFailure> {
+    fn plan(&self, model: &ModelConfig) -> Result<Planned, OpenFailure> {
         self.plans.fetch_add(1, Ordering::Relaxed);
         let planned = Scripted::new("").plan(model)?;
         Ok(Planned {
@@ -49,7 +49,7 @@ impl Opener for FakeOpener {
         })
     }
 
-    fn open(&self, model: &Model) -> Result<Opened, OpenFailure> {
+    fn open(&self, model: &ModelConfig) -> Result<Opened, OpenFailure> {
         let mut opened = self.opened.lock().expect("no panic");
         *opened.entry(model.name.clone()).or_default() += 1;
         drop(opened);
@@ -76,7 +76,7 @@ impl Opener for FakeOpener {
 pub fn config(models: &[(&str, u64)], memory: Option<u64>) -> Config {
     let models = models
         .iter()
-        .map(|(name, size)| Model::new(*name, size.to_string()));
+        .map(|(name, size)| ModelConfig::new(*name, size.to_string()));
     Config {
         models: models.collect(),
         memory,

@@ -76,8 +76,7 @@ pub fn lower(
         (Field::ThinkingBudget, thinking_budget),
         (Field::ThinkingTokenBudget, thinking_token_budget),
     )?;
-    let mut sampling = defaults.clone();
-    sampling::apply(overrides, &mut sampling, chat.tokenizer())?;
+    let sampling = sampling::apply(overrides, defaults, chat.tokenizer())?;
     let tool_choice = match tool_choice {
         Some(choice) => choice.lower()?,
         None => ToolChoice::default(),

@@ -10,10 +10,10 @@ mod writer;
 
 use std::sync::Arc;
 
+use axum::Router;
 use axum::extract::State;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use axum::routing::post;
-use axum::{Json, Router};
 
 use self::lower::{LoweredChatCompletion, lower};
 use self::writer::ChatWriter;
@@ -23,9 +23,9 @@ use crate::app::App;
 use crate::caller::Caller;
 use crate::error::ApiError;
 use crate::field::{Field, FieldPath};
+use crate::lowering;
 use crate::reply::{self as replies, ActiveReply};
-use crate::wire::{JsonBody, set_ignored_header};
-use crate::{frames, lowering};
+use crate::wire::JsonBody;
 
 pub use chunk::ChatCompletionChunk;
 pub use reply::ChatCompletion;
@@ -77,13 +77,7 @@ pub async fn create(
     };
     let reply = ActiveReply::start(submission, chat, options).await;
     let reply = reply.map_err(|error| rename_fields(error, answer_field))?;
-    let mut response = if streaming.is_some() {
-        frames::events(replies::stream(reply, writer))
-    } else {
-        Json(replies::collect(reply, writer).await?).into_response()
-    };
-    set_ignored_header(&mut response, &ignored);
-    Ok(response)
+    replies::respond(reply, writer, streaming.is_some(), &ignored).await
 }
 
 /// Renames fields of the lower layers to those of the request.

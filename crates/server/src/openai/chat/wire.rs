@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 use crate::field::Field;
 use crate::openai::answer_format::{ResponseFormat, StructuredOutputs};
 use crate::openai::messages::ChatMessage;
-use crate::openai::options::StreamOptions;
+use crate::openai::options::{self, StreamOptions};
 use crate::openai::tools::{ChatTool, ChatToolChoice};
 use crate::union::TextOr;
 use crate::wire::WireRequest;
@@ -113,16 +113,7 @@ impl WireRequest for ChatCompletionRequest {
         ("verbosity", "no supported model is trained for it"),
         ("guided_decoding_backend", "there is only one"),
     ];
-    const IGNORED_NESTED: &'static [(&'static str, &'static str)] = &[
-        (
-            "response_format.json_schema.description",
-            "the model does not see it",
-        ),
-        (
-            "stream_options.include_obfuscation",
-            "chunks are not padded",
-        ),
-    ];
+    const IGNORED_NESTED: &'static [(&'static str, &'static str)] = options::IGNORED_NESTED;
     const REFUSED: &'static [(Field, &'static str)] = &[
         (Field::Audio, "this server writes text only"),
         (Field::Prediction, "predictions are not used"),

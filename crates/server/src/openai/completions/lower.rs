@@ -105,11 +105,9 @@ pub fn lower(
         prompt_logprobs: options::alternatives(Field::PromptLogprobs, prompt_logprobs)?,
     };
     let max_tokens = max_tokens.unwrap_or(DEFAULT_MAX_TOKENS);
-    let mut sampling = defaults.clone();
-    sampling::apply(overrides, &mut sampling, tokenizer)?;
     let shared = GenerateRequest {
         max_tokens,
-        sampling,
+        sampling: sampling::apply(overrides, defaults, tokenizer)?,
         stop_ids: if ignore_eos.unwrap_or(false) {
             Vec::new()
         } else {

@@ -26,7 +26,7 @@ use crate::caller::Caller;
 use crate::error::ApiError;
 use crate::lowering;
 use crate::models::Lease;
-use crate::wire::{JsonBody, set_ignored_header};
+use crate::wire::{JsonBody, with_ignored_header};
 use choice::ChoiceWriter;
 use lower::{LoweredCompletion, Prompt};
 
@@ -76,12 +76,11 @@ pub async fn create(
         choices: lowered.best_of,
         has_limit,
     };
-    let mut response = match lowered.streaming {
+    let response = match lowered.streaming {
         Some(streaming) => batch.stream(lowered, streaming)?,
         None => Json(batch.collect(lowered).await?).into_response(),
     };
-    set_ignored_header(&mut response, &ignored);
-    Ok(response)
+    Ok(with_ignored_header(response, &ignored))
 }
 
 /// What the prompts of a request share.

@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 
 use crate::field::Field;
 use crate::openai::answer_format::{ResponseFormat, StructuredOutputs};
-use crate::openai::options::StreamOptions;
+use crate::openai::options::{self, StreamOptions};
 use crate::union::TextOr;
 use crate::wire::WireRequest;
 
@@ -107,16 +107,7 @@ impl WireRequest for CompletionRequest {
         ("user", "clients are identified by their keys"),
         ("guided_decoding_backend", "there is only one"),
     ];
-    const IGNORED_NESTED: &'static [(&'static str, &'static str)] = &[
-        (
-            "response_format.json_schema.description",
-            "the model does not see it",
-        ),
-        (
-            "stream_options.include_obfuscation",
-            "chunks are not padded",
-        ),
-    ];
+    const IGNORED_NESTED: &'static [(&'static str, &'static str)] = options::IGNORED_NESTED;
     const REFUSED: &'static [(Field, &'static str)] =
         &[(Field::Suffix, "filling in before a suffix is not supported")];
     const SAMPLING: bool = true;

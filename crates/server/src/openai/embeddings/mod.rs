@@ -7,7 +7,7 @@ pub mod wire;
 use std::sync::Arc;
 
 use axum::extract::State;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use axum::routing::post;
 use axum::{Json, Router};
 use base64::Engine as _;
@@ -22,7 +22,7 @@ use crate::caller::Caller;
 use crate::embed::{EmbeddingJob, Embeddings};
 use crate::error::ApiError;
 use crate::field::Field;
-use crate::wire::{JsonBody, set_ignored_header};
+use crate::wire::{JsonBody, with_ignored_header};
 
 const ROUTE: &str = "/v1/embeddings";
 
@@ -89,9 +89,7 @@ pub async fn create(
             total_tokens: prompt_tokens,
         },
     };
-    let mut response = Json(answer).into_response();
-    set_ignored_header(&mut response, &body.ignored);
-    Ok(response)
+    Ok(with_ignored_header(Json(answer), &body.ignored))
 }
 
 /// Shortened vectors are useless unless the model is trained for it.

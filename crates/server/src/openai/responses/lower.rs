@@ -92,8 +92,8 @@ pub fn lower(
     }
     let metadata = metadata.unwrap_or_default();
     check_metadata(&metadata)?;
-    let mut sampling = context.defaults.clone();
-    sampling::apply(context.overrides, &mut sampling, context.chat.tokenizer())?;
+    let tokenizer = context.chat.tokenizer();
+    let sampling = sampling::apply(context.overrides, context.defaults, tokenizer)?;
     let text = text.unwrap_or_default();
     let reasoning = reasoning.unwrap_or_default();
     let tools = tools.unwrap_or_default();

@@ -16,10 +16,10 @@ mod writer;
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
+use axum::Router;
 use axum::extract::State;
-use axum::response::{IntoResponse, Response};
+use axum::response::Response;
 use axum::routing::{get, post};
-use axum::{Json, Router};
 
 pub use self::store::Responses;
 
@@ -34,10 +34,10 @@ use crate::app::App;
 use crate::caller::Caller;
 use crate::error::ApiError;
 use crate::field::Field;
+use crate::lowering;
 use crate::reply::{self, ActiveReply};
 use crate::union::TextOr;
-use crate::wire::{JsonBody, set_ignored_header};
-use crate::{frames, lowering};
+use crate::wire::JsonBody;
 
 const RESPONSES: &str = "/v1/responses";
 
@@ -113,13 +113,7 @@ pub async fn create(
     };
     let active = ActiveReply::start(submission, chat, options).await;
     let active = active.map_err(rename_fields)?;
-    let mut response = if stream {
-        frames::events(reply::stream(active, writer))
-    } else {
-        Json(reply::collect(active, writer).await?).into_response()
-    };
-    set_ignored_header(&mut response, &ignored);
-    Ok(response)
+    reply::respond(active, writer, stream, &ignored).await
 }
 
 fn previous(

@@ -18,6 +18,13 @@ use crate::error::{ApiError, ErrorKind};
 use crate::field::Field;
 
 #[derive(Debug, Deserialize, IntoParams)]
+#[into_params(parameter_in = Path)]
+pub struct ResponsePath {
+    /// The response's `id`
+    id: String,
+}
+
+#[derive(Debug, Deserialize, IntoParams)]
 #[into_params(parameter_in = Query)]
 pub struct RetrieveQuery {
     /// Has no effect: a stored response has everything that was returned.
@@ -63,13 +70,13 @@ impl<'de> Deserialize<'de> for Include {
 /// Get a stored response
 #[utoipa::path(
     get, path = "/v1/responses/{id}", tag = "openai",
-    params(("id" = String, Path, description = "The response's `id`"), RetrieveQuery),
+    params(ResponsePath, RetrieveQuery),
     responses((status = 200, description = "The response", body = ResponseObject)),
 )]
 pub async fn retrieve(
     State(app): State<Arc<App>>,
     caller: Caller,
-    Path(id): Path<String>,
+    Path(ResponsePath { id }): Path<ResponsePath>,
     query: Result<Query<RetrieveQuery>, QueryRejection>,
 ) -> Result<Json<ResponseObject>, ApiError> {
     let Query(RetrieveQuery {
@@ -92,13 +99,13 @@ pub async fn retrieve(
 /// Responses that continue it keep the turns they need.
 #[utoipa::path(
     delete, path = "/v1/responses/{id}", tag = "openai",
-    params(("id" = String, Path, description = "The response's `id`")),
+    params(ResponsePath),
     responses((status = 200, description = "The response is deleted", body = DeletedResponse)),
 )]
 pub async fn delete(
     State(app): State<Arc<App>>,
     caller: Caller,
-    Path(id): Path<String>,
+    Path(ResponsePath { id }): Path<ResponsePath>,
 ) -> Result<Json<DeletedResponse>, ApiError> {
     let owner = caller.client();
     let limits = &app.config().responses;
@@ -143,13 +150,13 @@ pub enum Order {
 /// The conversation that the model saw, including earlier turns.
 #[utoipa::path(
     get, path = "/v1/responses/{id}/input_items", tag = "openai",
-    params(("id" = String, Path, description = "The response's `id`"), InputItemsQuery),
+    params(ResponsePath, InputItemsQuery),
     responses((status = 200, description = "The items", body = ItemList)),
 )]
 pub async fn input_items(
     State(app): State<Arc<App>>,
     caller: Caller,
-    Path(id): Path<String>,
+    Path(ResponsePath { id }): Path<ResponsePath>,
     query: Result<Query<InputItemsQuery>, QueryRejection>,
 ) -> Result<Json<ItemList>, ApiError> {
     let Query(InputItemsQuery {
@@ -193,13 +200,13 @@ pub async fn input_items(
 /// Responses do not run in the background: closing the connection cancels them.
 #[utoipa::path(
     post, path = "/v1/responses/{id}/cancel", tag = "openai",
-    params(("id" = String, Path, description = "The response's `id`")),
+    params(ResponsePath),
     responses((status = 400, description = "Responses do not run in the background")),
 )]
 pub async fn cancel(
     State(app): State<Arc<App>>,
     caller: Caller,
-    Path(id): Path<String>,
+    Path(ResponsePath { id }): Path<ResponsePath>,
 ) -> Result<Json<ResponseObject>, ApiError> {
     find(&app, &caller, &id)?;
     Err(ApiError::bad_request(

@@ -97,39 +97,29 @@ impl ResponseWriter {
         });
         let output = SegmentOutput::new(&self.item_id, index, kind);
         let item = output.item(ItemStatus::InProgress, false);
-        self.events.push(&Event::ItemAdded {
+        let added = Event::Item {
             output_index: index,
             item: &item,
-        });
+        };
+        self.events.push("response.output_item.added", &added);
         if let Some(part) = output.part() {
-            self.events.push(&Event::PartAdded {
-                position: output.position(),
-                content_index: 0,
-                part,
-            });
+            let added = output.part_event(&part);
+            self.events.push("response.content_part.added", &added);
         }
     }
 
     fn delta(&mut self, index: usize, kind: &SegmentKind, delta: &str, logprobs: &[TokenLogprob]) {
-        let content_index = 0;
-        let position = ItemPosition {
-            item_id: &self.item_id,
-            output_index: index,
+        let (name, logprobs) = match kind {
+            SegmentKind::Reasoning => ("response.reasoning_text.delta", None),
+            SegmentKind::Text => ("response.output_text.delta", Some(logprobs)),
+            SegmentKind::ToolCall { .. } => ("response.function_call_arguments.delta", None),
         };
-        self.events.push(&match kind {
-            SegmentKind::Reasoning => Event::ReasoningDelta {
-                position,
-                content_index,
-                delta,
-            },
-            SegmentKind::Text => Event::TextDelta {
-                position,
-                content_index,
-                delta,
-                logprobs,
-            },
-            SegmentKind::ToolCall { .. } => Event::ArgumentsDelta { position, delta },
-        });
+        let event = Event::Delta {
+            position: ItemPosition::new(&self.item_id, index, kind),
+            delta,
+            logprobs,
+        };
+        self.events.push(name, &event);
     }
 
     fn end(&mut self, segment: Segment) {
@@ -145,31 +135,11 @@ impl ResponseWriter {
             logprobs: self.logprobs(&tokens),
             ..SegmentOutput::new(&self.item_id, index, kind)
         };
-        let (position, content_index, text) = (output.position(), 0, output.text.as_str());
-        self.events.push(&match &output.kind {
-            SegmentKind::Reasoning => Event::ReasoningDone {
-                position,
-                content_index,
-                text,
-            },
-            SegmentKind::Text => Event::TextDone {
-                position,
-                content_index,
-                text,
-                logprobs: &output.logprobs,
-            },
-            SegmentKind::ToolCall { id: _, name } => Event::ArgumentsDone {
-                position,
-                name,
-                arguments: text,
-            },
-        });
+        let (name, done) = output.done_event();
+        self.events.push(name, &done);
         if let Some(part) = output.part() {
-            self.events.push(&Event::PartDone {
-                position,
-                content_index,
-                part,
-            });
+            let done = output.part_event(&part);
+            self.events.push("response.content_part.done", &done);
         }
         let status = if complete {
             ItemStatus::Completed
@@ -177,10 +147,11 @@ impl ResponseWriter {
             ItemStatus::Incomplete
         };
         let item = output.item(status, true);
-        self.events.push(&Event::ItemDone {
+        let done = Event::Item {
             output_index: index,
             item: &item,
-        });
+        };
+        self.events.push("response.output_item.done", &done);
         self.response.output.push(item);
     }
 
@@ -193,11 +164,13 @@ impl ResponseWriter {
             response.incomplete_details = Some(IncompleteDetails {
                 reason: "max_output_tokens",
             });
-            self.events.push(&Event::Incomplete { response });
+            let event = Event::Response { response };
+            self.events.push("response.incomplete", &event);
         } else {
             response.status = ResponseStatus::Completed;
             response.completed_at = Some(now());
-            self.events.push(&Event::Completed { response });
+            let event = Event::Response { response };
+            self.events.push("response.completed", &event);
         }
         // Before the client sees the end, since it may continue from the response at once.
         self.storage.store(response);
@@ -208,9 +181,11 @@ impl ReplyWriter for ResponseWriter {
     type Answer = ResponseObject;
 
     fn start(&mut self) -> Bytes {
-        let response = &self.response;
-        self.events.push(&Event::Created { response });
-        self.events.push(&Event::InProgress { response });
+        let event = Event::Response {
+            response: &self.response,
+        };
+        self.events.push("response.created", &event);
+        self.events.push("response.in_progress", &event);
         self.events.frames.take()
     }
 
@@ -228,13 +203,16 @@ impl ReplyWriter for ResponseWriter {
     fn fail(&mut self, error: &ApiError) -> Bytes {
         self.response.status = ResponseStatus::Failed;
         self.response.error = Some(error.into());
-        self.events.push(&Event::Error {
+        let event = Event::Error {
             code: error.code,
             message: &error.message,
             param: error.param.as_ref(),
-        });
-        let response = &self.response;
-        self.events.push(&Event::Failed { response });
+        };
+        self.events.push("error", &event);
+        let event = Event::Response {
+            response: &self.response,
+        };
+        self.events.push("response.failed", &event);
         self.events.frames.take()
     }
 
@@ -284,10 +262,7 @@ impl<'a> SegmentOutput<'a> {
     }
 
     fn position(&self) -> ItemPosition<'a> {
-        ItemPosition {
-            item_id: self.id,
-            output_index: self.index,
-        }
+        ItemPosition::new(self.id, self.index, &self.kind)
     }
 
     /// The only part of text and reasoning; calls have none.
@@ -302,6 +277,38 @@ impl<'a> SegmentOutput<'a> {
                 logprobs: self.logprobs.clone(),
             }))),
             SegmentKind::ToolCall { .. } => None,
+        }
+    }
+
+    fn part_event<'b>(&'b self, part: &'b ContentPart) -> Event<'b> {
+        Event::Part {
+            position: self.position(),
+            part,
+        }
+    }
+
+    /// The event of the whole text, and its name.
+    fn done_event(&self) -> (&'static str, Event<'_>) {
+        let (position, text) = (self.position(), self.text.as_str());
+        let text_done = |logprobs| Event::TextDone {
+            position,
+            text,
+            logprobs,
+        };
+        match &self.kind {
+            SegmentKind::Reasoning => ("response.reasoning_text.done", text_done(None)),
+            SegmentKind::Text => {
+                let logprobs = Some(self.logprobs.as_slice());
+                ("response.output_text.done", text_done(logprobs))
+            }
+            SegmentKind::ToolCall { id: _, name } => {
+                let event = Event::ArgumentsDone {
+                    position,
+                    name,
+                    arguments: text,
+                };
+                ("response.function_call_arguments.done", event)
+            }
         }
     }
 
@@ -348,12 +355,13 @@ struct NumberedEvents {
 }
 
 impl NumberedEvents {
-    fn push(&mut self, event: &Event<'_>) {
+    fn push(&mut self, name: &'static str, event: &Event<'_>) {
         let numbered = NumberedEvent {
+            r#type: name,
             event,
             sequence_number: self.next,
         };
         self.next += 1;
-        self.frames.push(Some(event.name()), &numbered);
+        self.frames.push(Some(name), &numbered);
     }
 }

@@ -1,7 +1,7 @@
 use axum::http::StatusCode;
 use serde_json::{Value, json};
 
-use crate::config::Model;
+use crate::config::ModelConfig;
 use crate::testing::{Harness, MODEL, Reply, Scripted};
 use crate::wire::IGNORED_HEADER;
 
@@ -340,7 +340,7 @@ async fn only_model_may_be_omitted() {
     let reply = Harness::saying("Hi").post(ROUTE, &request).await;
     assert_eq!(reply.json()["model"], MODEL);
     let mut config = Harness::config();
-    config.models.push(Model::new("another", "nowhere"));
+    config.models.push(ModelConfig::new("another", "nowhere"));
     let several = Harness::with(Scripted::new("Hi"), config);
     let reply = several.post(ROUTE, &request).await;
     assert_eq!(

@@ -121,15 +121,7 @@ async fn storage_follows_the_configured_limits() {
 
 /// A server with the keys `ada` and `bob`.
 fn two_keys(responses: config::Responses) -> Harness {
-    let key = |name: &str| config::Key {
-        name: name.to_owned(),
-        hash: config::KeyHash::digest(name),
-        scopes: vec![config::Scope::Inference],
-        models: None,
-        requests_per_minute: None,
-        tokens_per_minute: None,
-        concurrent: None,
-    };
+    let key = |name: &str| config::Key::new(name, config::KeyHash::digest(name));
     let config = config::Config {
         keys: vec![key("ada"), key("bob")],
         responses,
