@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 
 use crate::error::{ApiError, ErrorKind};
 use crate::field::{Field, FieldPath};
+use crate::openai::answer_format::AnswerFormatFields;
 
 /// Lists the fields of a request that had no effect.
 pub const IGNORED_HEADER: &str = "x-loquat-ignored";
@@ -27,6 +28,8 @@ pub trait WireRequest: DeserializeOwned {
     const REFUSED: &'static [(Field, &'static str)] = &[];
     /// Whether the body may have the engine's sampling parameters beside its fields.
     const SAMPLING: bool = false;
+    /// Whether the body may have the fields that constrain an answer beside its own.
+    const ANSWER_FORMAT: bool = false;
 }
 
 /// A parsed request body.
@@ -35,6 +38,7 @@ pub struct JsonBody<T> {
     pub value: T,
     /// Sampling parameters by name, for [`crate::sampling::apply`].
     pub sampling: Map<String, Value>,
+    pub answer_format: AnswerFormatFields,
     pub ignored: Vec<&'static str>,
 }
 
@@ -55,6 +59,7 @@ impl<T: WireRequest> JsonBody<T> {
     fn from_fields(fields: Map<String, Value>) -> Result<Self, ApiError> {
         let mut own = Map::new();
         let mut sampling = Map::new();
+        let mut answer_format = Map::new();
         let mut ignored = Vec::new();
         // Clients write null for a field that they omit.
         for (name, value) in fields.into_iter().filter(|(_, value)| !value.is_null()) {
@@ -66,6 +71,8 @@ impl<T: WireRequest> JsonBody<T> {
                 return Err(ApiError::unsupported(*field, reason));
             } else if T::SAMPLING && PARAMETERS.iter().any(|known| known.name == name) {
                 sampling.insert(name, value);
+            } else if T::ANSWER_FORMAT && AnswerFormatFields::NAMES.contains(&name.as_str()) {
+                answer_format.insert(name, value);
             } else {
                 own.insert(name, value);
             }
@@ -73,6 +80,7 @@ impl<T: WireRequest> JsonBody<T> {
         Ok(Self {
             value: parse(Value::Object(own))?,
             sampling,
+            answer_format: parse(Value::Object(answer_format))?,
             ignored,
         })
     }

@@ -56,6 +56,7 @@ pub async fn messages(
         value,
         sampling,
         mut ignored,
+        ..
     } = body;
     check_ranges(&value, &sampling)?;
     let MessagesRequest {
@@ -155,9 +156,7 @@ pub async fn count_tokens(
     body: JsonBody<CountRequest>,
 ) -> Result<Response, ApiError> {
     let JsonBody {
-        value,
-        sampling: _,
-        mut ignored,
+        value, mut ignored, ..
     } = body;
     let lease = app.lease(&caller, &value.model).await?;
     let counted = lowering::run(move || {

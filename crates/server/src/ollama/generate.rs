@@ -170,8 +170,9 @@ pub async fn generate(
         answer: format.and_then(OllamaFormat::lower),
         logprobs,
     };
-    let lower = (!fields.prompt.is_empty())
-        .then(|| move |model: &Loaded, options: Options| fields.lower(model, options));
+    let is_empty = fields.prompt.is_empty();
+    let lower = move |model: &Loaded, options: Options| fields.lower(model, options);
+    let lower = (!is_empty).then_some(lower);
     let request = ReplyRequest {
         route: ROUTE,
         model,

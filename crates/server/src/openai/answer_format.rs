@@ -62,13 +62,20 @@ pub struct StructuredOutputs {
 }
 
 /// The fields that constrain an answer. A request may have at most one of them.
-#[derive(Debug, Default)]
+#[derive(Debug, Clone, Default, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
 pub struct AnswerFormatFields {
+    /// The format of the answer. At most one of this, `guided_*` and `structured_outputs`.
     pub response_format: Option<ResponseFormat>,
+    /// The answer is JSON that matches this schema, given as an object or as text.
     pub guided_json: Option<Value>,
+    /// The whole answer matches this regular expression.
     pub guided_regex: Option<String>,
+    /// The answer is one of these.
     pub guided_choice: Option<Vec<String>>,
+    /// The answer follows this grammar, in Lark's or llama.cpp's notation.
     pub guided_grammar: Option<String>,
+    /// The same constraints in vLLM's form.
     pub structured_outputs: Option<StructuredOutputs>,
 }
 
@@ -102,6 +109,15 @@ impl AnswerConstraint {
 }
 
 impl AnswerFormatFields {
+    pub const NAMES: &[&str] = &[
+        "response_format",
+        "guided_json",
+        "guided_regex",
+        "guided_choice",
+        "guided_grammar",
+        "structured_outputs",
+    ];
+
     pub fn lower(
         self,
         ignored: &mut Vec<&'static str>,

@@ -49,10 +49,16 @@ pub fn amend(document: &mut Value, bodies: &[RequestBody]) {
     }
 }
 
-/// Adds sampling parameters after the type's own fields, which win; then ignored fields.
+/// Adds the fields that constrain answers and sampling parameters after the type's own fields,
+/// which win; then ignored fields.
 fn widen(properties: &mut Map<String, Value>, body: &RequestBody) {
+    let answer_format = if body.answer_format {
+        parameters::answer_format()
+    } else {
+        Map::new()
+    };
     let sampling = if body.sampling {
-        parameters::properties()
+        parameters::sampling()
     } else {
         Map::new()
     };
@@ -60,7 +66,8 @@ fn widen(properties: &mut Map<String, Value>, body: &RequestBody) {
         let schema = json!({ "description": format!("Ignored: {why}") });
         ((*field).to_owned(), schema)
     });
-    for (field, schema) in sampling.into_iter().chain(ignored) {
+    let added = answer_format.into_iter().chain(sampling).chain(ignored);
+    for (field, schema) in added {
         properties.entry(field).or_insert(schema);
     }
 }

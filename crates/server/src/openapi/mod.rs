@@ -101,6 +101,9 @@ use crate::{admin, anthropic, health, metrics, ollama, openai, tokens};
     components(schemas(
         // Chunks of streams.
         openai::chat::ChatCompletionChunk,
+        // Types of the fields that requests share.
+        openai::answer_format::ResponseFormat,
+        openai::answer_format::StructuredOutputs,
         refusals::OpenAiRefusal,
         refusals::AnthropicRefusal,
         refusals::OllamaRefusal,
@@ -112,6 +115,7 @@ struct Handlers;
 struct RequestBody {
     schema: fn() -> std::borrow::Cow<'static, str>,
     sampling: bool,
+    answer_format: bool,
     ignored: &'static [(&'static str, &'static str)],
     within: &'static [(&'static str, &'static str)],
     refused: &'static [(Field, &'static str)],
@@ -121,6 +125,7 @@ const fn request_body<T: WireRequest + ToSchema>() -> RequestBody {
     RequestBody {
         schema: T::name,
         sampling: T::SAMPLING,
+        answer_format: T::ANSWER_FORMAT,
         ignored: T::IGNORED,
         within: T::IGNORED_NESTED,
         refused: T::REFUSED,

@@ -1,10 +1,20 @@
-//! The engine's sampling parameters as properties of a schema.
+//! Fields that several requests share, as properties of a schema.
 
 use loquat_engine::{DEFAULT_ORDER, PARAMETERS, Parameter, ParameterKind, TOP_K};
 use serde_json::{Map, Value, json};
+use utoipa::PartialSchema;
 
-/// By name, in the order of application.
-pub fn properties() -> Map<String, Value> {
+use crate::openai::answer_format::AnswerFormatFields;
+
+/// The fields that constrain an answer.
+pub fn answer_format() -> Map<String, Value> {
+    let schema = serde_json::to_value(AnswerFormatFields::schema()).unwrap_or_default();
+    let properties = schema["properties"].as_object().cloned();
+    properties.unwrap_or_default()
+}
+
+/// The engine's sampling parameters by name, in the order of application.
+pub fn sampling() -> Map<String, Value> {
     let all = PARAMETERS.iter();
     all.map(|parameter| (parameter.name.to_owned(), property(parameter)))
         .collect()

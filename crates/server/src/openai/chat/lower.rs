@@ -2,16 +2,15 @@
 
 use loquat_chat::{ChatContext, ChatRequest, Effort, Thinking, ToolChoice};
 use loquat_engine::{Logprobs, SamplingParams};
-use serde_json::{Map, Value};
 
 use super::wire::{ChatCompletionRequest, Modality, ReasoningEffort};
 use crate::error::ApiError;
 use crate::field::{Field, FieldPath};
-use crate::openai::answer_format::AnswerFormatFields;
 use crate::openai::options::{self, Streaming};
 use crate::openai::{messages, resolve_alias, tools};
 use crate::reply::ReplyOptions;
 use crate::sampling;
+use crate::wire::JsonBody;
 
 #[derive(Debug)]
 pub struct LoweredChatCompletion {
@@ -27,11 +26,16 @@ pub struct LoweredChatCompletion {
 
 /// Lowers a request. `defaults` are the sampling parameters that it may override.
 pub fn lower(
-    request: ChatCompletionRequest,
-    overrides: &Map<String, Value>,
+    body: JsonBody<ChatCompletionRequest>,
     chat: &ChatContext,
     defaults: &SamplingParams,
 ) -> Result<LoweredChatCompletion, ApiError> {
+    let JsonBody {
+        value,
+        sampling: overrides,
+        answer_format,
+        mut ignored,
+    } = body;
     let ChatCompletionRequest {
         model: _,
         messages,
@@ -49,34 +53,19 @@ pub fn lower(
         reasoning_effort,
         thinking_budget,
         thinking_token_budget,
-        response_format,
-        guided_json,
-        guided_regex,
-        guided_choice,
-        guided_grammar,
-        structured_outputs,
         chat_template_kwargs,
         cache_salt,
         priority,
         ignore_eos,
         modalities,
-    } = request;
+    } = value;
     check_modalities(modalities)?;
-    let mut ignored = Vec::new();
-    let answer = AnswerFormatFields {
-        response_format,
-        guided_json,
-        guided_regex,
-        guided_choice,
-        guided_grammar,
-        structured_outputs,
-    };
-    let answer = answer.lower(&mut ignored)?;
+    let answer = answer_format.lower(&mut ignored)?;
     let budget = resolve_alias(
         (Field::ThinkingBudget, thinking_budget),
         (Field::ThinkingTokenBudget, thinking_token_budget),
     )?;
-    let sampling = sampling::apply(overrides, defaults, chat.tokenizer())?;
+    let sampling = sampling::apply(&overrides, defaults, chat.tokenizer())?;
     let tool_choice = match tool_choice {
         Some(choice) => choice.lower()?,
         None => ToolChoice::default(),

@@ -50,23 +50,17 @@ pub async fn create(
     caller: Caller,
     body: JsonBody<ChatCompletionRequest>,
 ) -> Result<Response, ApiError> {
-    let JsonBody {
-        value: request,
-        sampling,
-        mut ignored,
-    } = body;
-    let lease = lease(&app, &caller, request.model.as_deref()).await?;
+    let lease = lease(&app, &caller, body.value.model.as_deref()).await?;
     let model = lease.clone();
-    let lower = move || lower(request, &sampling, model.chat_context(), model.sampling());
+    let lower = move || lower(body, model.chat_context(), model.sampling());
     let LoweredChatCompletion {
         chat,
         options,
         choices,
         streaming,
         answer_field,
-        ignored: nested,
+        ignored,
     } = lowering::run(lower).await?;
-    ignored.extend(nested);
     let writer = ChatWriter::new(&lease, choices, chat.logprobs.is_some(), streaming);
     let submission = Submission {
         app: &app,

@@ -5,7 +5,6 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use crate::field::Field;
-use crate::openai::answer_format::{ResponseFormat, StructuredOutputs};
 use crate::openai::messages::ChatMessage;
 use crate::openai::options::{self, StreamOptions};
 use crate::openai::tools::{ChatTool, ChatToolChoice};
@@ -50,18 +49,6 @@ pub struct ChatCompletionRequest {
     pub thinking_budget: Option<usize>,
     /// Another name for `thinking_budget`.
     pub thinking_token_budget: Option<usize>,
-    /// The format of the answer. At most one of this, `guided_*` and `structured_outputs`.
-    pub response_format: Option<ResponseFormat>,
-    /// The answer is JSON that matches this schema, given as an object or as text.
-    pub guided_json: Option<Value>,
-    /// The whole answer matches this regular expression.
-    pub guided_regex: Option<String>,
-    /// The answer is one of these.
-    pub guided_choice: Option<Vec<String>>,
-    /// The answer follows this grammar, in Lark's or llama.cpp's notation.
-    pub guided_grammar: Option<String>,
-    /// The same constraints in vLLM's form.
-    pub structured_outputs: Option<StructuredOutputs>,
     /// Extra variables of the model's template.
     #[schema(value_type = Option<Object>)]
     pub chat_template_kwargs: Option<Map<String, Value>>,
@@ -122,4 +109,5 @@ impl WireRequest for ChatCompletionRequest {
         (Field::FunctionCall, "use `tool_choice`"),
     ];
     const SAMPLING: bool = true;
+    const ANSWER_FORMAT: bool = true;
 }

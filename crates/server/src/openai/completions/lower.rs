@@ -6,16 +6,15 @@ use loquat_chat::ChatContext;
 use loquat_engine::{GenerateRequest, Logprobs, SamplingParams};
 use loquat_grammar::Grammar;
 use loquat_text::{Special, Tokenizer};
-use serde_json::{Map, Value};
 
 use super::wire::{CompletionRequest, PromptItem};
 use crate::error::ApiError;
 use crate::field::Field;
 use crate::models::Loaded;
-use crate::openai::answer_format::AnswerFormatFields;
 use crate::openai::options::{self, Streaming};
 use crate::sampling;
 use crate::union::TextOr;
+use crate::wire::JsonBody;
 
 const DEFAULT_MAX_TOKENS: usize = 16;
 const MOST_PROMPTS: usize = 1024;
@@ -55,11 +54,16 @@ pub struct OutputOptions {
 /// Lowers a request. `defaults` are the sampling parameters that it may override. Tokenizes and
 /// compiles, so it belongs off the async threads.
 pub fn lower(
-    request: CompletionRequest,
-    overrides: &Map<String, Value>,
+    body: JsonBody<CompletionRequest>,
     chat: &ChatContext,
     defaults: &SamplingParams,
 ) -> Result<LoweredCompletion, ApiError> {
+    let JsonBody {
+        value,
+        sampling: overrides,
+        answer_format,
+        mut ignored,
+    } = body;
     let CompletionRequest {
         model: _,
         prompt,
@@ -72,27 +76,12 @@ pub fn lower(
         stop,
         stream,
         stream_options,
-        response_format,
-        guided_json,
-        guided_regex,
-        guided_choice,
-        guided_grammar,
-        structured_outputs,
         cache_salt,
         priority,
         ignore_eos,
-    } = request;
+    } = value;
     let tokenizer = chat.tokenizer();
-    let mut ignored = Vec::new();
-    let answer = AnswerFormatFields {
-        response_format,
-        guided_json,
-        guided_regex,
-        guided_choice,
-        guided_grammar,
-        structured_outputs,
-    };
-    let grammar = match answer.lower(&mut ignored)? {
+    let grammar = match answer_format.lower(&mut ignored)? {
         Some(constraint) => Some(constraint.compile(chat)?),
         None => None,
     };
@@ -107,7 +96,7 @@ pub fn lower(
     let max_tokens = max_tokens.unwrap_or(DEFAULT_MAX_TOKENS);
     let shared = GenerateRequest {
         max_tokens,
-        sampling: sampling::apply(overrides, defaults, tokenizer)?,
+        sampling: sampling::apply(&overrides, defaults, tokenizer)?,
         stop_ids: if ignore_eos.unwrap_or(false) {
             Vec::new()
         } else {

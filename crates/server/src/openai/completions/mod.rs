@@ -56,18 +56,13 @@ pub async fn create(
     caller: Caller,
     body: JsonBody<CompletionRequest>,
 ) -> Result<Response, ApiError> {
-    let JsonBody {
-        value: request,
-        sampling,
-        mut ignored,
-    } = body;
-    let lease = lease(&app, &caller, request.model.as_deref()).await?;
-    lower::check_texts(&request.prompt, &lease)?;
-    let has_limit = request.max_tokens.is_some();
+    let lease = lease(&app, &caller, body.value.model.as_deref()).await?;
+    lower::check_texts(&body.value.prompt, &lease)?;
+    let has_limit = body.value.max_tokens.is_some();
     let model = lease.clone();
-    let lower = move || lower::lower(request, &sampling, model.chat_context(), model.sampling());
+    let lower = move || lower::lower(body, model.chat_context(), model.sampling());
     let lowered = lowering::run(lower).await?;
-    ignored.extend(lowered.ignored.iter());
+    let ignored = lowered.ignored.clone();
     let batch = PromptBatch {
         cache_scope: caller.cache_scope(lowered.cache_salt.as_deref()),
         app,

@@ -3,11 +3,9 @@
 use serde::Deserialize;
 use serde::de::value::SeqAccessDeserializer;
 use serde::de::{Deserializer, Error, SeqAccess, Visitor};
-use serde_json::Value;
 use utoipa::ToSchema;
 
 use crate::field::Field;
-use crate::openai::answer_format::{ResponseFormat, StructuredOutputs};
 use crate::openai::options::{self, StreamOptions};
 use crate::union::TextOr;
 use crate::wire::WireRequest;
@@ -41,18 +39,6 @@ pub struct CompletionRequest {
     pub stream: Option<bool>,
     /// Needs `stream`.
     pub stream_options: Option<StreamOptions>,
-    /// The format of the continuation. At most one of this, `guided_*` and `structured_outputs`.
-    pub response_format: Option<ResponseFormat>,
-    /// The continuation is JSON that matches this schema, given as an object or as text.
-    pub guided_json: Option<Value>,
-    /// The whole continuation matches this regular expression.
-    pub guided_regex: Option<String>,
-    /// The continuation is one of these.
-    pub guided_choice: Option<Vec<String>>,
-    /// The continuation follows this grammar, in Lark's or llama.cpp's notation.
-    pub guided_grammar: Option<String>,
-    /// The same constraints in vLLM's form.
-    pub structured_outputs: Option<StructuredOutputs>,
     /// Share cached prompts only with requests of the same salt.
     pub cache_salt: Option<String>,
     /// Lower runs first, from -100 to 100; default 0.
@@ -111,4 +97,5 @@ impl WireRequest for CompletionRequest {
     const REFUSED: &'static [(Field, &'static str)] =
         &[(Field::Suffix, "filling in before a suffix is not supported")];
     const SAMPLING: bool = true;
+    const ANSWER_FORMAT: bool = true;
 }

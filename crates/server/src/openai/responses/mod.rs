@@ -70,6 +70,7 @@ pub async fn create(
         value: mut request,
         sampling,
         mut ignored,
+        ..
     } = body;
     let lease = super::lease(&app, &caller, request.model.as_deref()).await?;
     let previous = previous(&app, &caller, request.previous_response_id.as_deref())?;

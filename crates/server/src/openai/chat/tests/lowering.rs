@@ -12,11 +12,8 @@ use crate::testing;
 use crate::wire::JsonBody;
 
 fn lowered(request: &Value) -> Result<LoweredChatCompletion, ApiError> {
-    let JsonBody {
-        value, sampling, ..
-    } = JsonBody::<ChatCompletionRequest>::read(request.to_string().as_bytes())?;
-    let defaults = SamplingParams::greedy();
-    lower(value, &sampling, &testing::chat(), &defaults)
+    let body = JsonBody::<ChatCompletionRequest>::read(request.to_string().as_bytes())?;
+    lower(body, &testing::chat(), &SamplingParams::greedy())
 }
 
 /// A request of one message, with more in it.
