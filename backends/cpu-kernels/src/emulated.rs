@@ -24,13 +24,13 @@ mod x86 {
 
     /// Both need AVX-512 around the emulated instruction.
     pub fn tables() -> Vec<&'static Kernels> {
-        static AVX_VNNI: Kernels = Kernels {
+        const AVX_VNNI: Kernels = Kernels {
             name: "emulated avx-vnni",
             tile: avx_vnni,
             ..float::portable::TABLE
         };
         #[cfg(target_os = "linux")]
-        static AMX: Kernels = Kernels {
+        const AMX: Kernels = Kernels {
             name: "emulated amx",
             tile: amx,
             ..float::portable::TABLE

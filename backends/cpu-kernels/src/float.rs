@@ -500,7 +500,7 @@ macro_rules! build {
                 unsafe { crate::$plain::rounded(rows, x, out) }
             }
 
-            pub static TABLE: Kernels = Kernels {
+            pub const TABLE: Kernels = Kernels {
                 name: $name,
                 rms_norm,
                 layer_norm,
@@ -565,20 +565,20 @@ build!(avx512, "avx512-vnni", crate::tile_avx512::tile, crate::register::Avx512,
 
 /// Adds the dot product of bf16 pairs.
 #[cfg(target_arch = "x86_64")]
-pub static AVX512_BF16: Kernels = Kernels {
+pub const AVX512_BF16: Kernels = Kernels {
     name: "avx512-bf16",
     plain_bf16: plain_avx512::rounded_native,
     ..avx512::TABLE
 };
 /// Adds the tile unit; every machine that has it has that dot product.
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
-pub static AMX: Kernels = Kernels {
+pub const AMX: Kernels = Kernels {
     name: "amx",
     tile: tile_amx::tile,
     ..AVX512_BF16
 };
 #[cfg(target_arch = "x86_64")]
-pub static AVX_VNNI: Kernels = Kernels {
+pub const AVX_VNNI: Kernels = Kernels {
     name: "avx-vnni",
     tile: tile_avx2::tile_vnni,
     ..avx2::TABLE
@@ -586,13 +586,13 @@ pub static AVX_VNNI: Kernels = Kernels {
 
 /// The portable kernels use NEON already, since every such machine has it.
 #[cfg(target_arch = "aarch64")]
-pub static NEON: Kernels = Kernels {
+pub const NEON: Kernels = Kernels {
     name: "neon",
     tile: tile_neon::tile,
     ..portable::TABLE
 };
 #[cfg(target_arch = "aarch64")]
-pub static NEON_DOTPROD: Kernels = Kernels {
+pub const NEON_DOTPROD: Kernels = Kernels {
     name: "neon-dotprod",
     tile: tile_neon::tile_dotprod,
     ..portable::TABLE

@@ -67,7 +67,8 @@ pub fn f16_to_f32(bits: u16) -> f32 {
     }
 }
 
-/// One instruction set's kernels.
+/// One instruction set's kernels. Tables are constants: a `static` would have every program that is
+/// linked with this crate, its unit tests too, compile them all.
 ///
 /// SAFETY for every pointer in the table: calling it needs the instruction set it was built
 /// for, which [`supported`] has checked before it hands the table out.
