@@ -237,7 +237,7 @@ fn every_ignored_field_is_listed() {
             }
         }
     }
-    assert!(found > 10, "{found}");
+    assert!(found > 5, "{found}");
 }
 
 /// Every other file of this crate.
