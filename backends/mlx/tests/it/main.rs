@@ -1,12 +1,9 @@
-//! The MLX backend through its public interface, in one process. Without the feature `mlx` only
-//! its absence is tested.
+//! The MLX backend through its public interface, in one process.
 
-#[cfg(feature = "mlx")]
+#![cfg(feature = "mlx")]
+
 mod batch_equivalence;
-#[cfg(feature = "mlx")]
 mod conformance;
-// macOS may have MLX without the feature.
-#[cfg(any(feature = "mlx", not(target_os = "macos")))]
 mod errors;
-#[cfg(all(feature = "mlx", target_os = "linux"))]
+#[cfg(target_os = "linux")]
 mod library;
