@@ -236,9 +236,9 @@ async fn unservable_requests_are_refused() {
             json!("model_not_found"),
         ),
         (
-            json!({ "colour": 1 }),
+            json!({ "temprature": 1 }),
             400,
-            json!("colour"),
+            json!("temprature"),
             json!("unknown_parameter"),
         ),
         (
@@ -316,7 +316,10 @@ async fn unservable_requests_are_refused() {
             Value::Null,
         ),
     ];
-    let server = Harness::saying("Hi");
+    let mut config = Harness::config();
+    config.server.strict_model_names = true;
+    config.server.strict_limits = true;
+    let server = Harness::with(Scripted::new("Hi"), config);
     for (more, status, param, code) in cases {
         for stream in [false, true] {
             let mut request = request(&more);
