@@ -19,8 +19,9 @@ pub fn remove_others(
     fields: &mut Map<String, Value>,
     implemented: &[&str],
 ) -> Result<Vec<String>, ApiError> {
-    let Some(Value::Array(tools)) = fields.get_mut(Field::Tools.name()) else {
-        return Ok(Vec::new());
+    let tools = match fields.get_mut(Field::Tools.name()) {
+        Some(Value::Array(tools)) if !implemented.is_empty() => tools,
+        _ => return Ok(Vec::new()),
     };
     let mut removed = Vec::new();
     let mut index = 0;
@@ -31,7 +32,7 @@ pub fn remove_others(
         let Some(kind) = tool["type"].as_str() else {
             return true;
         };
-        if implemented.is_empty() || implemented.contains(&kind) {
+        if implemented.contains(&kind) {
             return true;
         }
         if let Some(known) = similar_name(kind, implemented.iter().copied()) {

@@ -292,6 +292,30 @@ async fn unservable_requests_are_refused() {
             Value::Null,
         ),
         (
+            json!({ "response_format": { "type": "json_object", "schema": 123 } }),
+            400,
+            json!("response_format"),
+            Value::Null,
+        ),
+        (
+            json!({ "response_format": { "type": "json_object", "schema": { "type": "hiccup" } } }),
+            400,
+            json!("response_format"),
+            Value::Null,
+        ),
+        (
+            json!({ "json_schema": bad_schema }),
+            400,
+            json!("json_schema"),
+            Value::Null,
+        ),
+        (
+            json!({ "grammar": "root ::= (" }),
+            400,
+            json!("grammar"),
+            Value::Null,
+        ),
+        (
             json!({ "guided_json": bad_schema }),
             400,
             json!("guided_json"),
@@ -350,4 +374,12 @@ async fn only_model_may_be_omitted() {
         refused(&reply),
         (400, json!("model"), json!("model_not_found"))
     );
+}
+
+#[tokio::test]
+async fn grammar_of_llama_cpp_constrains() {
+    let more = json!({ "grammar": "root ::= \"a\"{5,5}" });
+    let reply = Harness::saying("bbb").post(ROUTE, &request(&more)).await;
+    assert_eq!(reply.status(), StatusCode::OK, "{}", reply.text());
+    assert_eq!(reply.json()["choices"][0]["message"]["content"], "aaaaa");
 }
