@@ -90,10 +90,9 @@ def test_counting(ask, client, server):
 @pytest.mark.parametrize(
     ("change", "error"),
     [
-        ({"model": "claude-9"}, anthropic.NotFoundError),
         ({"messages": []}, anthropic.BadRequestError),
-        ({"max_tokens": 20_000}, anthropic.BadRequestError),
-        ({"extra_body": {"mystery": 1}}, anthropic.BadRequestError),
+        ({"max_tokens": 0}, anthropic.BadRequestError),
+        ({"extra_body": {"mesages": 1}}, anthropic.BadRequestError),
     ],
 )
 def test_errors(client, server, change, error):

@@ -92,7 +92,7 @@ def test_list_show_and_ps(client, server):
 
 def test_errors(client, server):
     with pytest.raises(ollama.ResponseError) as raised:
-        client.chat("gpt-9", messages=JOKE)
+        client.show("gpt-9")
     assert raised.value.status_code == 404
     with pytest.raises(ollama.ResponseError) as raised:
         client.chat(server.model, messages=JOKE, options={"temperature": -3})

@@ -20,6 +20,9 @@ use crate::time::TimeSource;
 use crate::worker::{Command, Worker};
 use crate::{Choices, EngineError, GenerateRequest, Generation, Stats};
 
+/// The most choices of a request.
+const MOST_CHOICES: usize = 1 << 16;
+
 /// Options of an engine.
 #[derive(Debug, Clone, PartialEq)]
 pub struct EngineOptions {
@@ -28,7 +31,8 @@ pub struct EngineOptions {
     /// Most running sequences; `None` uses the session's limit. The session's other sequences are
     /// available to the prefix cache.
     pub max_running: Option<usize>,
-    /// Most queued requests.
+    /// Most queued requests, besides those that can run at once. A request with several choices
+    /// counts once.
     pub max_queue: usize,
     /// Most queued requests per client; `None` for no limit.
     pub max_queue_per_client: Option<usize>,
@@ -195,7 +199,7 @@ impl Engine {
         request: GenerateRequest,
         n: usize,
     ) -> Result<Choices, EngineError> {
-        check_option("n", n, self.queue_limits().for_one)?;
+        check_option("n", n, MOST_CHOICES)?;
         let queue_limits = self.accept(&request, n)?;
         let seed = request.sampling.seed.unwrap_or_else(fresh_seed);
         let group = self.groups.fetch_add(1, Ordering::Relaxed);
@@ -226,11 +230,20 @@ impl Engine {
         Ok(tickets.into_iter().zip(texts).collect())
     }
 
+    /// How many requests an idle engine accepts at once.
+    pub fn idle_capacity(&self) -> usize {
+        let QueueLimits {
+            for_one, running, ..
+        } = self.queue_limits();
+        for_one.saturating_add(running)
+    }
+
     fn queue_limits(&self) -> QueueLimits {
         let for_all = self.options.max_queue;
         QueueLimits {
             for_all,
             for_one: self.options.max_queue_per_client.unwrap_or(for_all),
+            running: self.limits.max_running,
         }
     }
 

@@ -52,7 +52,7 @@ pub(crate) struct Sequence {
     queue_timeout: Option<Duration>,
     first_token_timeout: Option<Duration>,
     ending: Option<SequenceEnd>,
-    /// Its queue slot, until it first runs.
+    /// `None` once it has ended.
     queue_slot: Option<QueueSlot>,
 }
 
@@ -190,7 +190,9 @@ impl Sequence {
 
     /// Leaves the queue.
     pub fn admit(&mut self, now: Instant, cached: usize) {
-        self.queue_slot = None;
+        if let Some(queue_slot) = &mut self.queue_slot {
+            queue_slot.start();
+        }
         self.wait.before += now.saturating_duration_since(self.wait.since);
         let cached = cached.min(self.prompt_len);
         self.cached_tokens = if self.watch.was_admitted() {
@@ -201,6 +203,11 @@ impl Sequence {
         self.watch.admit(now);
     }
 
+    /// Makes room for another request.
+    pub fn release_slot(&mut self) {
+        self.queue_slot = None;
+    }
+
     /// Returns to the queue.
     pub fn requeue(&mut self, now: Instant) {
         self.wait.since = now;
@@ -208,7 +215,7 @@ impl Sequence {
 
     /// Whether it was preempted.
     pub fn was_preempted(&self) -> bool {
-        self.queue_slot.is_none()
+        self.queue_slot.as_ref().is_some_and(QueueSlot::has_started)
     }
 
     /// When it must have started or produced a token; `None` once it has.

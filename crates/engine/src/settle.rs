@@ -130,6 +130,8 @@ impl Sequence {
 
     /// Sends the last event.
     pub fn conclude(mut self, now: Instant) {
+        // Before the event: its reader may submit the next request at once.
+        self.release_slot();
         match self.take_ending() {
             Some(SequenceEnd::Finished { reason, text }) => self.sink.send(Event::Finished {
                 reason,

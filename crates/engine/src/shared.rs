@@ -1,7 +1,7 @@
 //! State shared by the engine's thread and its callers.
 
 use std::collections::HashMap;
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
@@ -21,12 +21,17 @@ pub(crate) struct Shared {
     end: OnceLock<EngineError>,
 }
 
-/// Queue slots in use.
+/// Accepted requests. The choices of a request are sequences.
 #[derive(Debug, Default)]
 struct QueueCounts {
-    by_all: usize,
-    /// Clients with at least one.
+    /// Requests with a choice that has not run yet.
+    waiting: usize,
+    /// The same by client; clients with at least one.
     by_client: HashMap<Option<Arc<str>>, usize>,
+    /// Sequences that have not run yet.
+    waiting_sequences: usize,
+    /// Sequences that run, or were preempted.
+    started_sequences: usize,
 }
 
 /// Limits of the queue.
@@ -34,6 +39,8 @@ struct QueueCounts {
 pub(crate) struct QueueLimits {
     pub for_all: usize,
     pub for_one: usize,
+    /// Sequences that may run at once.
+    pub running: usize,
 }
 
 /// The engine's last published state.
@@ -42,7 +49,7 @@ pub(crate) struct EngineSnapshot {
     pub memory: Memory,
     pub running: usize,
     pub paused: usize,
-    /// Preempted requests, which hold no queue slot.
+    /// Preempted requests, which are not in the queue's counts.
     pub preempted: usize,
     pub kv_reserved: usize,
     pub cache: CacheStats,
@@ -88,7 +95,7 @@ impl Shared {
         Stats {
             running: view.running,
             paused: view.paused,
-            waiting: view.preempted + self.taken().by_all,
+            waiting: view.preempted + self.taken().waiting_sequences,
             memory: view.memory,
             kv_reserved: view.kv_reserved,
             cache: view.cache,
@@ -143,48 +150,84 @@ impl Shared {
     }
 }
 
-/// A queue slot, released on drop: by admission, cancellation or the engine's end.
+/// The place of a sequence: in the queue until it first runs, then among those that run. Released
+/// on drop: by the sequence's end, cancellation or the engine's end.
 #[derive(Debug)]
 pub(crate) struct QueueSlot {
     shared: Arc<Shared>,
     client: Option<Arc<str>>,
+    /// Choices of the request that have not run yet. Changed under the lock of the counts only.
+    waiting_choices: Arc<AtomicUsize>,
+    has_started: bool,
 }
 
 impl QueueSlot {
-    /// Takes all `count` slots, or none.
+    /// Takes a slot for each choice of a request, or none. A request counts once, however many
+    /// choices it has, and sequences that can run at once need no room in the queue.
     pub fn take(
         shared: &Arc<Shared>,
         client: Option<&str>,
-        count: usize,
-        queue_limits: QueueLimits,
+        choices: usize,
+        limits: QueueLimits,
     ) -> Result<Vec<Self>, EngineError> {
         let client: Option<Arc<str>> = client.map(Arc::from);
         let mut taken = shared.taken();
         let by_client = taken.by_client.get(&client).copied().unwrap_or(0);
-        let fits = |taken: usize, most| taken.checked_add(count).is_some_and(|all| all <= most);
-        if !fits(taken.by_all, queue_limits.for_all) || !fits(by_client, queue_limits.for_one) {
-            shared.refused.fetch_add(count as u64, Ordering::SeqCst);
+        let free = limits.running.saturating_sub(taken.started_sequences);
+        let fits = |waiting: usize, most: usize| waiting < most.saturating_add(free);
+        if !fits(taken.waiting, limits.for_all) || !fits(by_client, limits.for_one) {
+            shared.refused.fetch_add(choices as u64, Ordering::SeqCst);
             return Err(EngineError::QueueFull);
         }
-        taken.by_all += count;
-        taken.by_client.insert(client.clone(), by_client + count);
+        taken.waiting += 1;
+        taken.by_client.insert(client.clone(), by_client + 1);
+        taken.waiting_sequences += choices;
+        let waiting_choices = Arc::new(AtomicUsize::new(choices));
         let queue_slot = |_| Self {
             shared: Arc::clone(shared),
             client: client.clone(),
+            waiting_choices: Arc::clone(&waiting_choices),
+            has_started: false,
         };
-        Ok((0..count).map(queue_slot).collect())
+        Ok((0..choices).map(queue_slot).collect())
+    }
+
+    /// Leaves the queue for the running sequences.
+    pub fn start(&mut self) {
+        if !self.has_started {
+            let mut taken = self.shared.taken();
+            self.leave(&mut taken);
+            taken.started_sequences += 1;
+            self.has_started = true;
+        }
+    }
+
+    pub fn has_started(&self) -> bool {
+        self.has_started
+    }
+
+    fn leave(&self, taken: &mut QueueCounts) {
+        taken.waiting_sequences -= 1;
+        if self.waiting_choices.fetch_sub(1, Ordering::Relaxed) > 1 {
+            return;
+        }
+        taken.waiting -= 1;
+        if let Some(by_client) = taken.by_client.get_mut(&self.client) {
+            *by_client -= 1;
+            if *by_client == 0 {
+                taken.by_client.remove(&self.client);
+            }
+        }
     }
 }
 
 impl Drop for QueueSlot {
     fn drop(&mut self) {
         let mut taken = self.shared.taken();
-        taken.by_all -= 1;
-        if let Some(by_client) = taken.by_client.get_mut(&self.client) {
-            *by_client -= 1;
-            if *by_client == 0 {
-                taken.by_client.remove(&self.client);
-            }
+        if self.has_started {
+            taken.started_sequences -= 1;
+        } else {
+            self.leave(&mut taken);
         }
     }
 }

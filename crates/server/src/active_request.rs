@@ -27,6 +27,31 @@ pub struct Submission<'a> {
     pub choices: usize,
 }
 
+/// A limit of as many tokens as fit.
+pub const UNLIMITED: usize = usize::MAX;
+
+impl Submission<'_> {
+    /// The request's limit, reduced to the room that its prompt leaves. With `strict_limits` the
+    /// engine refuses one that exceeds it.
+    pub fn limit_tokens(&self, requested: usize, prompt_len: usize) -> usize {
+        let is_strict = self.app.config().server.strict_limits && requested != UNLIMITED;
+        if is_strict {
+            requested
+        } else {
+            self.fit_tokens(requested, prompt_len)
+        }
+    }
+
+    /// The same, whatever the configuration says.
+    pub fn fit_tokens(&self, requested: usize, prompt_len: usize) -> usize {
+        let fitting = self.lease.model.fit_tokens(requested, prompt_len);
+        if fitting < requested && requested != UNLIMITED {
+            self.caller.notes.limit_tokens(fitting);
+        }
+        fitting
+    }
+}
+
 /// Dropping it cancels the choices that have not ended.
 pub struct ActiveRequest {
     app: Arc<App>,

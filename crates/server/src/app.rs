@@ -13,6 +13,7 @@ use crate::metrics::Metrics;
 use crate::models::{Lease, Models, Opener, model_not_found};
 use crate::openai::Responses;
 use crate::reload::Reloads;
+use crate::wire::LoggedFields;
 
 /// Handlers get it as `State<Arc<App>>`.
 pub struct App {
@@ -27,6 +28,8 @@ pub struct App {
     pub tls: Tls,
     /// Responses that `/v1/responses` stores for later turns.
     pub responses: Responses,
+    /// Ignored fields that the log has mentioned.
+    pub ignored: LoggedFields,
     pub started: SystemTime,
     pub(crate) reloading: Reloads,
 }
@@ -45,6 +48,7 @@ impl App {
             tls: Tls::default(),
             config: RwLock::new(config),
             metrics,
+            ignored: LoggedFields::default(),
             started: SystemTime::now(),
             reloading: Reloads::default(),
         })
@@ -78,6 +82,17 @@ impl App {
         })
     }
 
+    /// The model that serves requests for unknown ones.
+    fn only_model(&self, caller: &Caller) -> Option<String> {
+        let config = self.config();
+        match config.models.as_slice() {
+            [only] if !config.server.strict_model_names && caller.may_see(&only.name) => {
+                Some(only.name.clone())
+            }
+            _ => None,
+        }
+    }
+
     /// The models that the caller may use, by their configured names.
     pub fn names_for(&self, caller: &Caller) -> Vec<String> {
         let config = self.config();
@@ -85,9 +100,17 @@ impl App {
         names.filter(|name| caller.may_see(name)).cloned().collect()
     }
 
-    /// Leases a model by its name or alias.
+    /// Leases a model by its name or alias. If only one model is served, it serves requests for
+    /// unknown models too, unless the configuration forbids it.
     pub async fn lease(&self, caller: &Caller, name: &str) -> Result<Lease, ApiError> {
-        let id = self.name_for(caller, name)?;
+        let id = match (self.name_for(caller, name), self.only_model(caller)) {
+            (Ok(id), _) => id,
+            (Err(_), Some(id)) => {
+                caller.notes.substitute_model(&id);
+                id
+            }
+            (Err(error), None) => return Err(error),
+        };
         // The log names the first model of a request.
         caller.notes.model.get_or_init(|| id.clone());
         self.models.lease(&id).await

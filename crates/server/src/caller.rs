@@ -1,6 +1,6 @@
 //! The caller of a request.
 
-use std::sync::{Arc, Mutex, OnceLock};
+use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
 use axum::extract::FromRequestParts;
@@ -34,6 +34,44 @@ pub struct Notes {
     pub key: OnceLock<String>,
     pub model: OnceLock<String>,
     pub generated: Mutex<Option<Generated>>,
+    /// Unknown fields and tools that were removed from the body.
+    ignored: Mutex<Vec<String>>,
+    /// The least limit that replaced a larger one of the request.
+    max_tokens: Mutex<Option<usize>>,
+    /// The model that serves a request for an unknown one.
+    substitute: OnceLock<String>,
+}
+
+impl Notes {
+    pub fn ignore(&self, names: impl IntoIterator<Item = String>) {
+        lock(&self.ignored).extend(names);
+    }
+
+    pub fn take_ignored(&self) -> Vec<String> {
+        std::mem::take(&mut *lock(&self.ignored))
+    }
+
+    /// Notes that the reply is limited to fewer tokens than requested.
+    pub fn limit_tokens(&self, limit: usize) {
+        let mut least = lock(&self.max_tokens);
+        *least = Some(least.map_or(limit, |least| least.min(limit)));
+    }
+
+    pub fn max_tokens(&self) -> Option<usize> {
+        *lock(&self.max_tokens)
+    }
+
+    pub fn substitute_model(&self, name: &str) {
+        self.substitute.get_or_init(|| name.to_owned());
+    }
+
+    pub fn substitute(&self) -> Option<&str> {
+        self.substitute.get().map(String::as_str)
+    }
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 impl Caller {

@@ -41,6 +41,30 @@ pub struct EmbeddingJob<'a> {
 pub enum PromptInput {
     Text(String),
     Tokens(Vec<u32>),
+    /// Texts and tokens in turn.
+    Mixed(Vec<PromptPiece>),
+}
+
+#[derive(Debug, Clone, PartialEq)]
+pub enum PromptPiece {
+    Text(String),
+    Token(u32),
+}
+
+impl PromptInput {
+    fn text_bytes(&self) -> usize {
+        match self {
+            Self::Text(text) => text.len(),
+            Self::Tokens(_) => 0,
+            Self::Mixed(pieces) => {
+                let texts = pieces.iter().map(|piece| match piece {
+                    PromptPiece::Text(text) => text.len(),
+                    PromptPiece::Token(_) => 0,
+                });
+                texts.sum()
+            }
+        }
+    }
 }
 
 #[derive(Debug, Default)]
@@ -72,21 +96,16 @@ impl EmbeddingJob<'_> {
         }
         let each = prompts.into_iter().enumerate();
         let each = each.map(|(index, prompt)| self.embed(index, prompt));
-        embedded.vectors = stream::iter(each).buffered(AT_ONCE).try_collect().await?;
+        let at_once = AT_ONCE.min(self.lease.engine().idle_capacity());
+        embedded.vectors = stream::iter(each).buffered(at_once).try_collect().await?;
         Ok(embedded)
     }
 
     fn check_texts(&self, inputs: &[PromptInput]) -> Result<(), ApiError> {
-        inputs
-            .iter()
-            .enumerate()
-            .try_for_each(|(index, input)| match input {
-                PromptInput::Text(text) => {
-                    let fits = self.lease.check_text(text.len());
-                    fits.map_err(|error| name_input(index, error))
-                }
-                PromptInput::Tokens(_) => Ok(()),
-            })
+        inputs.iter().enumerate().try_for_each(|(index, input)| {
+            let fits = self.lease.check_text(input.text_bytes());
+            fits.map_err(|error| name_input(index, error))
+        })
     }
 
     fn check_model(&self) -> Result<(), ApiError> {
@@ -139,19 +158,42 @@ impl EmbeddingJob<'_> {
 }
 
 fn encode(index: usize, input: PromptInput, tokenizer: &Tokenizer) -> Result<Vec<u32>, ApiError> {
-    let tokens = match input {
+    let text = |text: &str, special| {
+        let tokens = tokenizer.encode(text, special);
+        tokens.map_err(|error| ApiError::internal(&error))
+    };
+    let mut tokens = match input {
         PromptInput::Tokens(tokens) => tokens,
-        PromptInput::Text(text) => {
-            let tokens = tokenizer.encode(&text, PLAIN_TEXT);
-            tokens.map_err(|error| ApiError::internal(&error))?
+        PromptInput::Text(whole) => text(&whole, PLAIN_TEXT)?,
+        PromptInput::Mixed(pieces) => {
+            let mut tokens = Vec::new();
+            for (at, piece) in pieces.into_iter().enumerate() {
+                match piece {
+                    PromptPiece::Token(id) => tokens.push(id),
+                    // Special tokens belong to the beginning of a prompt.
+                    PromptPiece::Text(part) => {
+                        let add = at == 0;
+                        tokens.extend(text(&part, Special { add, ..PLAIN_TEXT })?);
+                    }
+                }
+            }
+            tokens
         }
     };
     if tokens.is_empty() {
-        let problem = "is empty; it must have at least one token";
+        tokens.extend(empty_prompt(tokenizer));
+    }
+    if tokens.is_empty() {
+        let problem = "is empty, and the model has no token for that; it must have a token";
         Err(ApiError::invalid(Field::Input.index(index), problem))
     } else {
         Ok(tokens)
     }
+}
+
+/// The token that stands for an empty text: the end of the text, which is where it is.
+fn empty_prompt(tokenizer: &Tokenizer) -> Option<u32> {
+    tokenizer.eos_ids().first().copied()
 }
 
 /// Names the input in place of the engine's field.

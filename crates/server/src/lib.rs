@@ -39,7 +39,9 @@ pub mod telemetry;
 #[cfg(test)]
 mod testing;
 mod tokens;
+mod tool_types;
 mod union;
+mod unknown_fields;
 mod wire;
 
 pub use config::Config;

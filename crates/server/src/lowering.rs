@@ -39,7 +39,7 @@ mod tests {
             ),
             ("/v1/completions", json!({ "prompt": "hi", "top_k": "x" })),
             ("/v1/responses", json!({ "input": "hi", "top_k": "x" })),
-            ("/v1/embeddings", json!({ "input": [""] })),
+            ("/v1/embeddings", json!({ "input": [999_999_999] })),
             (
                 "/v1/messages",
                 json!({ "model": MODEL, "max_tokens": 9, "messages": chat, "top_k": "x" }),

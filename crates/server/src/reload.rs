@@ -150,6 +150,9 @@ impl Reconfigured {
             shutdown_timeout,
             page,
             host_names,
+            strict_fields,
+            strict_limits,
+            strict_model_names,
         } = old;
         self.fixed("server.host", host, &mut new.host);
         self.fixed("server.port", port, &mut new.port);
@@ -157,6 +160,12 @@ impl Reconfigured {
         let timeout = &new.shutdown_timeout;
         self.live("server.shutdown_timeout", shutdown_timeout, timeout);
         self.live("server.host_names", host_names, &new.host_names);
+        let fields = &new.strict_fields;
+        self.live("server.strict_fields", strict_fields, fields);
+        let limits = &new.strict_limits;
+        self.live("server.strict_limits", strict_limits, limits);
+        let names = &new.strict_model_names;
+        self.live("server.strict_model_names", strict_model_names, names);
     }
 
     /// An option that is read at each use.
@@ -198,7 +207,7 @@ mod tests {
             &'static [&'static str],
             &'static [&'static str],
         );
-        let cases: [Case; 15] = [
+        let cases: [Case; 16] = [
             (|_| {}, &[], &[]),
             (|new| new.server.port = 1, &[], &["server.port"]),
             (
@@ -207,6 +216,11 @@ mod tests {
                 &["server.host"],
             ),
             (|new| new.server.page = false, &[], &["server.page"]),
+            (
+                |new| new.server.strict_fields = true,
+                &["server.strict_fields"],
+                &[],
+            ),
             (
                 |new| new.server.host_names.push("a.example".to_owned()),
                 &["server.host_names"],

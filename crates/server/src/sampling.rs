@@ -13,6 +13,38 @@ use crate::field::FieldPath;
 /// The size of all `bad_words`, in bytes: bounds the time to tokenize them.
 const MAX_WORD_BYTES: usize = 65_536;
 
+/// The names of Ollama and llama.cpp for the engine's parameters; all others go by the engine's own.
+pub const ALIASES: [(&str, &str); 2] = [
+    ("repeat_penalty", "repetition_penalty"),
+    ("repeat_last_n", "penalty_last_n"),
+];
+
+/// The parameter that this alias names.
+pub fn alias(name: &str) -> Option<&'static str> {
+    let mut aliases = ALIASES.iter();
+    let found = aliases.find(|(theirs, _)| *theirs == name);
+    found.map(|(_, ours)| *ours)
+}
+
+/// Adds the value of a parameter, which a request may send by its name and an alias.
+pub fn insert(
+    parameters: &mut Map<String, Value>,
+    field: &str,
+    parameter: String,
+    value: Value,
+) -> Result<(), ApiError> {
+    match parameters.get(&parameter) {
+        Some(other) if *other != value => {
+            let problem = format!("is another name for `{parameter}` and differs; send only one");
+            Err(invalid(field, &problem))
+        }
+        _ => {
+            parameters.insert(parameter, value);
+            Ok(())
+        }
+    }
+}
+
 /// The defaults with the values of a request or a configuration in their place.
 pub fn apply(
     overrides: &Map<String, Value>,

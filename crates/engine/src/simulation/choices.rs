@@ -5,7 +5,7 @@ use loquat_testkit::fake_session::FakeOptions;
 use super::harness::{
     Harness, alone, even_steps, greedy, prompt, recurrent, sampled, without_cache,
 };
-use crate::EngineOptions;
+use crate::{EngineError, EngineOptions};
 
 const LEN: usize = 70;
 
@@ -72,17 +72,47 @@ fn excess_choices_take_turns() {
 }
 
 #[test]
-fn choices_are_accepted_all_or_none() {
+fn request_counts_once_in_queue() {
     let options = EngineOptions {
-        max_queue: 4,
+        max_running: Some(1),
+        max_queue: 1,
         ..EngineOptions::default()
     };
     let mut harness = Harness::new(even_steps(), options);
     harness.submit_choices(sampled(&[1], 3, 1), 3);
+    harness.submit_choices(sampled(&[1], 3, 1), 2);
     let refused = harness.engine.submit_choices(greedy(&[1], 3), 2);
-    assert!(refused.is_err());
+    assert_eq!(refused.err(), Some(EngineError::QueueFull));
     harness.finish_all();
     let totals = harness.engine.stats().totals;
-    assert_eq!((totals.submitted, totals.refused), (3, 2));
+    assert_eq!((totals.submitted, totals.refused), (5, 2));
+    harness.assert_empty();
+}
+
+#[test]
+fn idle_slots_admit_a_burst() {
+    let options = EngineOptions {
+        max_running: Some(2),
+        max_queue: 1,
+        ..EngineOptions::default()
+    };
+    let mut harness = Harness::new(even_steps(), options);
+    let mut burst = |expected: [bool; 5]| {
+        let accepted = expected.map(|_| match harness.engine.submit(greedy(&[1], 3)) {
+            Ok(generation) => {
+                harness.read(generation);
+                true
+            }
+            Err(_) => false,
+        });
+        assert_eq!(accepted, expected);
+        // Those that run leave their places in the queue, and take the free slots.
+        harness.turn();
+    };
+    burst([true, true, true, false, false]);
+    burst([false; 5]);
+    harness.finish_all();
+    let waiting = harness.engine.stats().waiting;
+    assert_eq!(waiting, 0);
     harness.assert_empty();
 }

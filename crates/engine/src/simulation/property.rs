@@ -163,11 +163,6 @@ impl Simulation {
             EngineError::NeverFits { capacity, .. } => {
                 assert!(reach.next_multiple_of(fake.kv_granularity) > capacity);
             }
-            EngineError::OutOfRange { field: "n", .. } => {
-                let options = &self.plan.options;
-                let most = options.max_queue_per_client.unwrap_or(options.max_queue);
-                assert!(choices > most);
-            }
             other => panic!("refused with {other}"),
         }
     }

@@ -36,7 +36,10 @@ pub fn lower(request: CountRequest, chat: &ChatContext) -> Result<LoweredConvers
         thinking,
         output_config,
     } = request;
-    let mut lowering = Lowering::default();
+    let mut lowering = Lowering {
+        joins_late_system: joins_late_system(&messages, chat),
+        ..Lowering::default()
+    };
     lowering.system(system);
     check_last(&messages)?;
     for (index, message) in messages.into_iter().enumerate() {
@@ -57,7 +60,7 @@ pub fn lower(request: CountRequest, chat: &ChatContext) -> Result<LoweredConvers
         effort: None,
         format: None,
     });
-    let thinking = lowering.thinking(thinking, effort, chat)?;
+    let thinking = lowering.thinking(thinking, effort, chat);
     let answer =
         format.map(|OutputFormat::JsonSchema { schema }| GrammarSource::JsonSchema(schema));
     Ok(LoweredConversation {
@@ -93,6 +96,22 @@ struct Lowering {
     /// The tool of each call so far, by its id.
     calls: HashMap<String, String>,
     ignored: Vec<&'static str>,
+    /// Whether a system message within the conversation becomes part of the user's.
+    joins_late_system: bool,
+}
+
+/// Whether the conversation has a system message after another, and the template accepts it only
+/// in the first place.
+fn joins_late_system(messages: &[InputMessage], chat: &ChatContext) -> bool {
+    let is_system = |message: &InputMessage| message.role == MessageRole::System;
+    let probe = ChatRequest {
+        messages: vec![
+            Message::new(Role::User, "a"),
+            Message::new(Role::System, "b"),
+        ],
+        ..ChatRequest::default()
+    };
+    messages.iter().skip(1).any(is_system) && chat.tokens(&probe, true).is_err()
 }
 
 impl Lowering {
@@ -114,6 +133,10 @@ impl Lowering {
 
     fn message(&mut self, index: usize, message: InputMessage) -> Result<(), ApiError> {
         let InputMessage { role, content } = message;
+        let role = match role {
+            MessageRole::System if self.joins_late_system && index > 0 => MessageRole::User,
+            role => role,
+        };
         let blocks = match content {
             TextOr::Text(text) => {
                 self.add_text(role, vec![text]);
@@ -277,32 +300,27 @@ impl Lowering {
         thinking: Option<wire::Thinking>,
         effort: Option<wire::Effort>,
         chat: &ChatContext,
-    ) -> Result<Thinking, ApiError> {
+    ) -> Thinking {
         let requested = effort.map(|effort| match effort {
             wire::Effort::Low => Effort::Low,
             wire::Effort::Medium => Effort::Medium,
             wire::Effort::High | wire::Effort::Xhigh | wire::Effort::Max => Effort::High,
         });
         let effort = requested.filter(|effort| chat.supports_effort(*effort));
-        self.ignore_if("output_config.effort", requested != effort);
+        let disabled = matches!(thinking, Some(wire::Thinking::Disabled {}));
+        let unused = requested.is_some() && disabled || requested != effort;
+        self.ignore_if("output_config.effort", unused);
         let thinks = chat.format().reasoning.is_some();
+        let switched_on = matches!(
+            thinking,
+            Some(wire::Thinking::Enabled { .. } | wire::Thinking::Adaptive { .. })
+        );
+        self.ignore_if("thinking", switched_on && !thinks);
         let (effort, budget) = match thinking {
             None | Some(wire::Thinking::Adaptive { display: _ }) => (effort, None),
-            Some(wire::Thinking::Disabled {}) if requested.is_some() => {
-                return Err(ApiError::invalid(
-                    Field::OutputConfig.field(Field::Effort),
-                    "conflicts with `thinking`, which is `disabled`; omit one of them",
-                ));
-            }
             // A model that never thinks needs no switch.
             Some(wire::Thinking::Disabled {}) => (thinks.then_some(Effort::Off), None),
-            Some(wire::Thinking::Enabled { .. }) if !thinks => {
-                return Err(ApiError::unsupported(
-                    Field::Thinking,
-                    "the model does not think; omit it, or set its `type` to `adaptive` or \
-                     `disabled`",
-                ));
-            }
+            Some(wire::Thinking::Enabled { .. }) if !thinks => (effort, None),
             Some(wire::Thinking::Enabled {
                 budget_tokens,
                 display: _,
@@ -312,7 +330,7 @@ impl Lowering {
                 (effort.or(switched), Some(budget_tokens))
             }
         };
-        Ok(Thinking { effort, budget })
+        Thinking { effort, budget }
     }
 
     /// Lists a field once.

@@ -5,8 +5,9 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use crate::field::Field;
+use crate::tool_types;
 use crate::union::{TextOr, TypeTags, null_as_default};
-use crate::wire::WireRequest;
+use crate::wire::{FieldTables, WireRequest};
 
 /// A conversation to answer.
 #[derive(Debug, Deserialize, ToSchema)]
@@ -16,7 +17,8 @@ pub struct MessagesRequest {
     pub model: String,
     /// The conversation so far, the user's message last. Adjacent messages of one role are joined.
     pub messages: Vec<InputMessage>,
-    /// The longest reply in tokens, thinking included.
+    /// The longest reply in tokens, thinking included. One that exceeds the room in the context is
+    /// reduced to it, and the header `x-loquat-max-tokens` has the limit.
     #[schema(minimum = 1)]
     pub max_tokens: usize,
     /// The system message.
@@ -36,10 +38,11 @@ pub struct MessagesRequest {
 }
 
 impl WireRequest for MessagesRequest {
-    const IGNORED: &'static [(&'static str, &'static str)] = IGNORED;
-    const IGNORED_NESTED: &'static [(&'static str, &'static str)] = IGNORED_NESTED;
-    const REFUSED: &'static [(Field, &'static str)] = REFUSED;
+    const IGNORED: FieldTables<&'static str> = &[IGNORED];
+    const IGNORED_NESTED: FieldTables<&'static str> = &[IGNORED_NESTED];
+    const REFUSED: FieldTables<Field> = &[REFUSED];
     const SAMPLING: bool = true;
+    const TOOL_TYPES: &'static [&'static str] = TOOL_TYPES;
 }
 
 /// A conversation to count tokens of.
@@ -61,10 +64,13 @@ pub struct CountRequest {
 }
 
 impl WireRequest for CountRequest {
-    const IGNORED: &'static [(&'static str, &'static str)] = IGNORED;
-    const IGNORED_NESTED: &'static [(&'static str, &'static str)] = IGNORED_NESTED;
-    const REFUSED: &'static [(Field, &'static str)] = REFUSED;
+    const IGNORED: FieldTables<&'static str> = &[IGNORED];
+    const IGNORED_NESTED: FieldTables<&'static str> = &[IGNORED_NESTED];
+    const REFUSED: FieldTables<Field> = &[REFUSED];
+    const TOOL_TYPES: &'static [&'static str] = TOOL_TYPES;
 }
+
+const TOOL_TYPES: &[&str] = &["custom"];
 
 const IGNORED: &[(&str, &str)] = &[
     ("metadata", "clients are identified by their keys"),
@@ -77,13 +83,21 @@ const IGNORED: &[(&str, &str)] = &[
         "context_management",
         "conversations are not shortened; those that exceed the context are refused",
     ),
+    ("inference_geo", "the model runs on this server"),
+    ("speed", "there is only one speed"),
+    ("diagnostics", "requests are not compared"),
 ];
 
 const IGNORED_NESTED: &[(&str, &str)] = &[
     (
         "output_config.effort",
-        "only if the model's template has no such setting",
+        "only if the model's template has no such setting, or `thinking` is disabled",
     ),
+    (
+        "thinking",
+        "`enabled` and `adaptive`, only if the model does not think",
+    ),
+    tool_types::IGNORED,
     ("citations", "the model does not see citations"),
     ("redacted_thinking", "it cannot be decrypted"),
     ("caller", "only the model calls tools"),
@@ -93,9 +107,6 @@ const IGNORED_NESTED: &[(&str, &str)] = &[
 const REFUSED: &[(Field, &str)] = &[
     (Field::Container, "this server does not run code"),
     (Field::McpServers, "the client calls tools"),
-    (Field::InferenceGeo, "the model runs on this server"),
-    (Field::Speed, "there is only one speed"),
-    (Field::Diagnostics, "requests are not compared"),
 ];
 
 /// A message of the conversation.
@@ -257,8 +268,7 @@ impl<'de> Deserialize<'de> for SystemBlock {
     }
 }
 
-/// A function that the model may call. `type` may be omitted. Anthropic's own tools are not
-/// supported.
+/// A function that the model may call. `type` may be omitted. Anthropic's own tools are removed.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case", remote = "Self")]
 #[schema(as = AnthropicTool)]
@@ -327,7 +337,8 @@ pub enum ToolChoice {
 
 /// Whether the model thinks before it answers; the model decides if omitted.
 ///
-/// `enabled` is refused if the model does not think, `disabled` if it always does.
+/// `enabled` and `adaptive` have no effect if the model does not think; `disabled` is refused if it
+/// always does.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case", deny_unknown_fields)]
 #[schema(as = AnthropicThinking)]
@@ -361,7 +372,7 @@ pub enum Display {
 #[schema(as = AnthropicOutputConfig)]
 pub struct OutputConfig {
     /// How much to think; `xhigh` and `max` mean `high`. Has no effect if the model's template has
-    /// no such setting; refused if `thinking` is `disabled`.
+    /// no such setting, or if `thinking` is `disabled`.
     pub effort: Option<Effort>,
     pub format: Option<OutputFormat>,
 }

@@ -52,8 +52,6 @@ pub enum Block {
     },
     Text {
         text: String,
-        /// Always null.
-        citations: Option<Vec<Value>>,
     },
     ToolUse {
         id: String,

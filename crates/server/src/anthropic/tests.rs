@@ -6,6 +6,7 @@ use serde_json::{Value, json};
 use super::lower::lower;
 use super::request::CountRequest;
 use crate::testing::{self, Harness, MODEL, Scripted};
+use crate::unknown_fields::FieldPolicy;
 use crate::wire::{IGNORED_HEADER, JsonBody};
 
 const CALL: &str =
@@ -41,7 +42,7 @@ async fn create_message(reply: &str, fields: Value) -> Value {
 }
 
 fn conversation(body: &Value) -> CountRequest {
-    let read = JsonBody::<CountRequest>::read(body.to_string().as_bytes());
+    let read = JsonBody::<CountRequest>::read(body.to_string().as_bytes(), FieldPolicy::Lenient);
     read.expect("a request").value
 }
 
@@ -125,10 +126,9 @@ async fn invalid_fields_are_named() {
         (json!({ "messages": [] }), "`messages` is empty"),
         (json!({ "max_tokens": null }), "`max_tokens` is missing"),
         (json!({ "max_tokens": 0 }), "`max_tokens`"),
-        (json!({ "max_tokens": 100_000 }), "context"),
         (json!({ "temperature": 1.5 }), "from 0 to 1"),
         (json!({ "container": "c" }), "`container` is not supported"),
-        (json!({ "banana": 1 }), "banana"),
+        (json!({ "mesages": 1 }), "`mesages` is not a known field"),
         (
             block(json!({ "type": "image", "source": {} })),
             "`messages[0].content[0]`: `image` is not supported",
@@ -140,10 +140,6 @@ async fn invalid_fields_are_named() {
         (
             block(json!({ "type": "text" })),
             "`messages[0].content[0].text` is missing",
-        ),
-        (
-            block(json!({ "type": "text", "text": "a", "size": 1 })),
-            "unknown field `size`",
         ),
         (
             block(json!({ "type": "tool_use", "id": "1", "name": "f", "input": {} })),
@@ -158,10 +154,6 @@ async fn invalid_fields_are_named() {
                 { "role": "user", "content": "hi" }, { "role": "assistant", "content": "Sure" },
             ]}),
             "prefilling",
-        ),
-        (
-            json!({ "tools": [{ "type": "web_search_20250305", "name": "web_search" }] }),
-            "`tools[0]`: unknown variant `web_search_20250305`",
         ),
         (
             json!({ "tool_choice": { "type": "any" } }),
@@ -194,6 +186,9 @@ async fn invalid_fields_are_named() {
         let message = error["error"]["message"].as_str().unwrap_or_default();
         assert!(message.contains(expected), "{body}: {message}");
     }
+    let mut config = Harness::config();
+    config.server.strict_model_names = true;
+    let server = Harness::with(Scripted::new("hello"), config);
     let unknown = request(json!({ "model": "other" }));
     let reply = server.post("/v1/messages", &unknown).await;
     assert_eq!(reply.status(), StatusCode::NOT_FOUND);
@@ -202,7 +197,7 @@ async fn invalid_fields_are_named() {
 
 #[tokio::test]
 async fn reply_has_its_stop_reason() {
-    let text = |text: &str| json!([{ "type": "text", "text": text, "citations": null }]);
+    let text = |text: &str| json!([{ "type": "text", "text": text }]);
     let thinking = json!({ "type": "thinking", "thinking": "hm", "signature": "unsigned" });
     let add = |id: &Value| json!({ "type": "tool_use", "id": id, "name": "add", "input": { "a": 1, "b": [2] } });
     let cases = [

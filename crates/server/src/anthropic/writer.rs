@@ -149,10 +149,7 @@ fn block(kind: &SegmentKind, text: String, input: Map<String, Value>) -> Block {
             thinking: text,
             signature: SIGNATURE,
         },
-        SegmentKind::Text => Block::Text {
-            text,
-            citations: None,
-        },
+        SegmentKind::Text => Block::Text { text },
         SegmentKind::ToolCall { id, name } => Block::ToolUse {
             id: id.clone(),
             name: name.clone(),

@@ -60,6 +60,12 @@ pub struct Server {
     pub page: bool,
     /// Names by which browsers may reach the server, besides its address and loopback names.
     pub host_names: Vec<String>,
+    /// Refuse every unknown field of a request.
+    pub strict_fields: bool,
+    /// Refuse a `max_tokens` that exceeds the room in the context.
+    pub strict_limits: bool,
+    /// Refuse unknown model names even if only one model is served.
+    pub strict_model_names: bool,
 }
 
 #[derive(Debug, Clone, PartialEq, Default)]
@@ -208,7 +214,7 @@ pub struct ModelConfig {
     pub source: String,
     /// Which files to load if the source has several kinds.
     pub kind: Option<FileKind>,
-    /// Further names.
+    /// Further names; `*` stands for any text.
     pub aliases: Vec<String>,
     /// `auto`, or one of `loquat backends`.
     pub backend: String,
@@ -269,6 +275,9 @@ impl Default for Server {
             shutdown_timeout: Duration::from_secs(30),
             page: true,
             host_names: Vec::new(),
+            strict_fields: false,
+            strict_limits: false,
+            strict_model_names: false,
         }
     }
 }

@@ -21,6 +21,7 @@ use tower_http::cors::{AllowHeaders, AllowMethods, AllowOrigin, CorsLayer};
 use crate::app::App;
 use crate::config::Config;
 use crate::error::{ApiError, ErrorKind};
+use crate::http::{MAX_TOKENS_HEADER, MODEL_HEADER};
 use crate::wire::IGNORED_HEADER;
 
 /// How long browsers may cache a preflight response.
@@ -146,6 +147,8 @@ pub async fn cors(State(app): State<Arc<App>>, request: Request, next: Next) -> 
         HeaderName::from_static("x-request-id"),
         HeaderName::from_static("request-id"),
         HeaderName::from_static(IGNORED_HEADER),
+        MAX_TOKENS_HEADER,
+        MODEL_HEADER,
         RETRY_AFTER,
     ];
     let cors = CorsLayer::new()

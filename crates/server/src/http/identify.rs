@@ -17,15 +17,20 @@ use hyper::body::{Frame, SizeHint};
 use tracing::{Instrument, Span};
 
 use crate::app::App;
-use crate::caller::Caller;
+use crate::caller::{Caller, Notes};
 use crate::error::ApiError;
 use crate::frames::Streamed;
 use crate::metrics::SocketClock;
 use crate::telemetry;
+use crate::wire::write_ignored_header;
 
 const REQUEST_ID: HeaderName = HeaderName::from_static("x-request-id");
 /// Where Anthropic's clients look.
 const ANTHROPIC_REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
+/// The most tokens of a reply, if the request's limit exceeds the room that its prompt leaves.
+pub const MAX_TOKENS_HEADER: HeaderName = HeaderName::from_static("x-loquat-max-tokens");
+/// The model that serves a request for an unknown one.
+pub const MODEL_HEADER: HeaderName = HeaderName::from_static("x-loquat-model");
 /// Longer ids are replaced.
 const LONGEST_ID: usize = 128;
 
@@ -54,7 +59,15 @@ pub async fn identify(State(app): State<Arc<App>>, mut request: Request, next: N
     let route = route.as_ref().map_or("none", MatchedPath::as_str);
     app.metrics.answered(route, &line.method, status);
     let mut response = set_id(response, &line.caller.request_id);
+    let notes = &line.caller.notes;
+    write_ignored_header(
+        &mut response,
+        notes.take_ignored(),
+        &line.path,
+        &app.ignored,
+    );
     let headers = response.headers_mut();
+    write_notes(headers, notes);
     headers
         .entry(X_CONTENT_TYPE_OPTIONS)
         .or_insert(HeaderValue::from_static("nosniff"));
@@ -76,6 +89,16 @@ fn valid_id(headers: &HeaderMap) -> Option<Arc<str>> {
     let id = headers.get(REQUEST_ID)?.to_str().ok()?;
     let valid = (1..=LONGEST_ID).contains(&id.len()) && id.bytes().all(|b| b.is_ascii_graphic());
     valid.then(|| id.into())
+}
+
+/// Names what differs from the request.
+fn write_notes(headers: &mut HeaderMap, notes: &Notes) {
+    if let Some(limit) = notes.max_tokens() {
+        headers.insert(MAX_TOKENS_HEADER, HeaderValue::from(limit));
+    }
+    if let Some(Ok(model)) = notes.substitute().map(HeaderValue::from_str) {
+        headers.insert(MODEL_HEADER, model);
+    }
 }
 
 fn set_id(mut response: Response, request_id: &str) -> Response {

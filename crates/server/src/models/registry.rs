@@ -365,11 +365,12 @@ impl RegistryState {
         self.slots.iter().filter(|slot| !slot.retired)
     }
 
-    /// A name takes precedence over an alias.
+    /// A name takes precedence over an alias, and that over a pattern.
     fn find(&mut self, name: &str) -> Result<&mut Slot, ApiError> {
         let named = self.slots.iter().position(|slot| slot.has_name(name));
         let aliased = || self.slots.iter().position(|slot| slot.has_alias(name));
-        match named.or_else(aliased) {
+        let matched = || self.slots.iter().position(|slot| slot.has_pattern(name));
+        match named.or_else(aliased).or_else(matched) {
             Some(index) => Ok(&mut self.slots[index]),
             None => Err(model_not_found(name)),
         }

@@ -128,6 +128,12 @@ impl Slot {
         !self.retired && self.model.aliases.iter().any(|alias| alias == name)
     }
 
+    /// Whether an alias with `*` matches the name.
+    pub fn has_pattern(&self, name: &str) -> bool {
+        let mut patterns = self.model.aliases.iter();
+        !self.retired && patterns.any(|alias| alias.contains('*') && matches(alias, name))
+    }
+
     pub fn is_idle(&self) -> bool {
         self.leases == 0
     }
@@ -243,5 +249,42 @@ impl Slot {
                 since: *since,
             },
         }
+    }
+}
+
+/// Whether a pattern, in which `*` stands for any text, matches the whole name.
+fn matches(pattern: &str, name: &str) -> bool {
+    let mut parts = pattern.split('*');
+    let first = parts.next().unwrap_or_default();
+    let Some(mut rest) = name.strip_prefix(first) else {
+        return false;
+    };
+    let Some(last) = parts.next_back() else {
+        return rest.is_empty();
+    };
+    for part in parts {
+        match rest.find(part) {
+            Some(at) => rest = &rest[at + part.len()..],
+            None => return false,
+        }
+    }
+    rest.ends_with(last)
+}
+
+#[test]
+fn stars_match_any_text() {
+    for (pattern, name, expected) in [
+        ("claude-*", "claude-sonnet-4-5", true),
+        ("claude-*", "claude-", true),
+        ("claude-*", "my-claude-1", false),
+        ("*", "", true),
+        ("*-mini", "gpt-4o-mini", true),
+        ("gpt-*-mini", "gpt-mini", false),
+        ("a*b*c", "a-b-b-c", true),
+        ("a*b*c", "a-c-b", false),
+        ("plain", "plain", true),
+        ("plain", "plainer", false),
+    ] {
+        assert_eq!(matches(pattern, name), expected, "{pattern} {name}");
     }
 }

@@ -18,6 +18,7 @@ use crate::error::ApiError;
 use crate::lowering;
 use crate::models::Loaded;
 use crate::reply::{ActiveReply, ReplyOptions};
+use crate::unknown_fields::FieldPolicy;
 
 /// A request for a reply, without its prompt.
 pub struct ReplyRequest {
@@ -65,17 +66,20 @@ impl ReplyRequest {
         let LeasedModel { lease, name, load } =
             lease(app, &caller, model, keep_alive.map(|keep| keep.0)).await?;
         let model = lease.clone();
+        let policy = FieldPolicy::new(app.config().server.strict_fields);
         let lowered = lowering::run(move || {
-            let mut options = Options::lower(options, &model)?;
+            let mut options = Options::lower(options, &model, policy)?;
             let nested = std::mem::take(&mut options.ignored);
+            let unknown = std::mem::take(&mut options.unknown);
             let reply_options = ReplyOptions {
                 max_tokens_that_fit: options.max_tokens,
                 ..ReplyOptions::default()
             };
             let prompt = lower.map(|lower| lower(&model, options)).transpose()?;
-            Ok((prompt, reply_options, nested))
+            Ok((prompt, reply_options, nested, unknown))
         });
-        let (prompt, options, nested) = lowered.await?;
+        let (prompt, options, nested, unknown) = lowered.await?;
+        caller.notes.ignore(unknown);
         let ignored = [nested, ignored].concat();
         let Some(prompt) = prompt else {
             return Ok(empty_reply::<L>(name, "load", &ignored));
@@ -109,7 +113,7 @@ impl LoweredPrompt {
             Self::Chat(request) => ActiveReply::start(submission, *request, options).await,
             Self::Text(request) => {
                 let request = GenerateRequest {
-                    max_tokens: options.limit(&submission.lease, request.prompt.len()),
+                    max_tokens: options.limit(&submission, request.prompt.len()),
                     cache_scope: submission.caller.cache_scope(None),
                     ..*request
                 };

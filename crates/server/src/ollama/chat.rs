@@ -22,7 +22,7 @@ use crate::caller::Caller;
 use crate::error::ApiError;
 use crate::models::Loaded;
 use crate::openai::logprobs::TokenLogprob;
-use crate::wire::{JsonBody, WireRequest};
+use crate::wire::{FieldTables, JsonBody, WireRequest};
 
 const ROUTE: &str = "/api/chat";
 
@@ -62,7 +62,7 @@ pub struct OllamaChatRequest {
 }
 
 impl WireRequest for OllamaChatRequest {
-    const IGNORED_NESTED: &'static [(&'static str, &'static str)] = options::IGNORED;
+    const IGNORED_NESTED: FieldTables<&'static str> = &[options::IGNORED];
 }
 
 /// A reply, or a line of it.

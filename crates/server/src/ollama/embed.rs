@@ -21,7 +21,8 @@ use crate::error::ApiError;
 use crate::field::Field;
 use crate::lowering;
 use crate::union::TextOr;
-use crate::wire::{JsonBody, WireRequest, with_ignored_header};
+use crate::unknown_fields::FieldPolicy;
+use crate::wire::{FieldTables, JsonBody, WireRequest, with_ignored_header};
 
 const EMBED: &str = "/api/embed";
 const EMBEDDINGS: &str = "/api/embeddings";
@@ -54,9 +55,8 @@ pub struct OllamaEmbedRequest {
 }
 
 impl WireRequest for OllamaEmbedRequest {
-    const IGNORED_NESTED: &'static [(&'static str, &'static str)] = options::ALL_IGNORED;
-    const REFUSED: &'static [(Field, &'static str)] =
-        &[(Field::Dimensions, "vectors are not shortened")];
+    const IGNORED_NESTED: FieldTables<&'static str> = &[options::ALL_IGNORED];
+    const REFUSED: FieldTables<Field> = &[&[(Field::Dimensions, "vectors are not shortened")]];
 }
 
 /// A vector of length 1 for each input.
@@ -92,7 +92,7 @@ pub struct OllamaEmbeddingsRequest {
 }
 
 impl WireRequest for OllamaEmbeddingsRequest {
-    const IGNORED_NESTED: &'static [(&'static str, &'static str)] = options::ALL_IGNORED;
+    const IGNORED_NESTED: FieldTables<&'static str> = &[options::ALL_IGNORED];
 }
 
 /// The model's vector, not normalized.
@@ -131,7 +131,7 @@ pub async fn embed(
     } = body.value;
     let inputs = inputs(input)?;
     let model = lease(&app, &caller, model, keep_alive.map(|keep| keep.0)).await?;
-    let ignored = check_options(options, &model).await?;
+    let ignored = check_options(options, &app, &model).await?;
     let Embeddings {
         vectors,
         prompt_tokens,
@@ -178,7 +178,7 @@ pub async fn embeddings(
     } = body.value;
     let inputs = inputs(prompt.map(TextOr::Text))?;
     let model = lease(&app, &caller, model, keep_alive.map(|keep| keep.0)).await?;
-    let ignored = check_options(options, &model).await?;
+    let ignored = check_options(options, &app, &model).await?;
     let embedded = run(&app, &caller, &model, EMBEDDINGS, true, inputs).await?;
     let answer = OllamaEmbeddingsResponse {
         embedding: embedded.vectors.into_iter().next().unwrap_or_default(),
@@ -204,10 +204,12 @@ fn inputs(input: Option<TextOr<String>>) -> Result<Vec<PromptInput>, ApiError> {
 
 async fn check_options(
     options: Option<Map<String, Value>>,
+    app: &App,
     model: &LeasedModel,
 ) -> Result<Vec<&'static str>, ApiError> {
     let lease = model.lease.clone();
-    lowering::run(move || options::check_ignored(options, &lease)).await
+    let policy = FieldPolicy::new(app.config().server.strict_fields);
+    lowering::run(move || options::check_ignored(options, &lease, policy)).await
 }
 
 async fn run(

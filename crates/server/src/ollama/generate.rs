@@ -27,7 +27,7 @@ use crate::field::Field;
 use crate::models::Loaded;
 use crate::openai::answer_format::AnswerConstraint;
 use crate::openai::logprobs::TokenLogprob;
-use crate::wire::{JsonBody, WireRequest};
+use crate::wire::{FieldTables, JsonBody, WireRequest};
 
 const ROUTE: &str = "/api/generate";
 const NO_IMAGES: &str = "this server does not generate images";
@@ -77,12 +77,12 @@ pub struct OllamaGenerateRequest {
 }
 
 impl WireRequest for OllamaGenerateRequest {
-    const IGNORED_NESTED: &'static [(&'static str, &'static str)] = options::IGNORED;
-    const REFUSED: &'static [(Field, &'static str)] = &[
+    const IGNORED_NESTED: FieldTables<&'static str> = &[options::IGNORED];
+    const REFUSED: FieldTables<Field> = &[&[
         (Field::Width, NO_IMAGES),
         (Field::Height, NO_IMAGES),
         (Field::Steps, NO_IMAGES),
-    ];
+    ]];
 }
 
 /// An answer, or a line of it.

@@ -18,7 +18,7 @@ use crate::caller::Caller;
 use crate::error::ApiError;
 use crate::field::Field;
 use crate::models::{ModelInfo, ModelState, ModelStatus};
-use crate::wire::{JsonBody, WireRequest, with_ignored_header};
+use crate::wire::{FieldTables, JsonBody, WireRequest, with_ignored_header};
 
 /// The version of Ollama's API that this server implements; clients check it for features.
 const API_VERSION: &str = "0.13.0";
@@ -91,13 +91,12 @@ pub struct OllamaShowRequest {
 }
 
 impl WireRequest for OllamaShowRequest {
-    const IGNORED: &'static [(&'static str, &'static str)] =
-        &[("verbose", "there are no further details")];
-    const REFUSED: &'static [(Field, &'static str)] = &[
+    const IGNORED: FieldTables<&'static str> = &[&[("verbose", "there are no further details")]];
+    const REFUSED: FieldTables<Field> = &[&[
         (Field::System, CONFIGURED),
         (Field::Template, CONFIGURED),
         (Field::Options, CONFIGURED),
-    ];
+    ]];
 }
 
 /// Details of a model.

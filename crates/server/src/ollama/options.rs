@@ -6,13 +6,8 @@ use serde_json::{Map, Value};
 use crate::error::ApiError;
 use crate::field::{Field, FieldPath};
 use crate::models::Loaded;
-use crate::sampling;
-
-/// Ollama's names for the engine's parameters; all others go by the engine's own.
-const RENAMED: [(&str, &str); 2] = [
-    ("repeat_penalty", "repetition_penalty"),
-    ("repeat_last_n", "penalty_last_n"),
-];
+use crate::sampling::{self, ALIASES};
+use crate::unknown_fields::FieldPolicy;
 
 const LOADING: &str = "the configuration decides how models are loaded";
 
@@ -53,21 +48,34 @@ pub struct Options {
     /// The longest reply, shortened to what fits. The model's default if omitted.
     pub max_tokens: Option<usize>,
     pub ignored: Vec<&'static str>,
+    /// Unknown options that were ignored, as the header names them.
+    pub unknown: Vec<String>,
 }
 
 impl Options {
-    pub fn lower(options: Option<Map<String, Value>>, model: &Loaded) -> Result<Self, ApiError> {
+    pub fn lower(
+        options: Option<Map<String, Value>>,
+        model: &Loaded,
+        policy: FieldPolicy,
+    ) -> Result<Self, ApiError> {
         let mut lowered = Self {
             sampling: SamplingParams::default(),
             stop: Vec::new(),
             max_tokens: None,
             ignored: Vec::new(),
+            unknown: Vec::new(),
         };
         let mut sampling = Map::new();
         // Clients write null for an option that they omit.
         let options = options.unwrap_or_default().into_iter();
         for (name, value) in options.filter(|(_, value)| !value.is_null()) {
-            lowered.add(&name, value, model.model.token_limit(), &mut sampling)?;
+            if is_known(&name) {
+                lowered.add(&name, value, model.model.token_limit(), &mut sampling)?;
+            } else {
+                let field = FieldPath::from(Field::Options).key(&name);
+                policy.check(field.clone(), &name, known_names())?;
+                lowered.unknown.push(field.to_string());
+            }
         }
         let tokenizer = model.chat_context().tokenizer();
         let sampling = sampling::apply(&sampling, model.sampling(), tokenizer);
@@ -92,8 +100,7 @@ impl Options {
             // A negative seed means a random one.
             "seed" if value.as_i64().is_some_and(|seed| seed < 0) => {}
             _ => {
-                let renamed = RENAMED.iter().find(|(theirs, _)| *theirs == name);
-                let ours = renamed.map_or(name, |(_, ours)| ours);
+                let ours = sampling::alias(name).unwrap_or(name);
                 if let Some((ignored, _)) =
                     IGNORED.iter().find(|(known, _)| *known == field.as_str())
                 {
@@ -102,11 +109,9 @@ impl Options {
                     REFUSED.iter().find(|(known, _)| known.name() == name)
                 {
                     return Err(ApiError::unsupported(field, reason));
-                } else if PARAMETERS.iter().any(|known| known.name == ours) {
-                    sampling.insert(ours.to_owned(), value);
                 } else {
-                    let error = ApiError::invalid(field, "is not a known option");
-                    return Err(error.code("unknown_parameter"));
+                    let field = field.to_string();
+                    sampling::insert(sampling, &field, ours.to_owned(), value)?;
                 }
             }
         }
@@ -114,13 +119,32 @@ impl Options {
     }
 }
 
+/// The names of all options.
+fn known_names() -> impl Iterator<Item = &'static str> {
+    let ignored = IGNORED.iter();
+    let ignored = ignored.filter_map(|(path, _)| path.strip_prefix("options."));
+    let refused = REFUSED.iter().map(|(field, _)| field.name());
+    let aliases = ALIASES.iter().map(|(theirs, _)| *theirs);
+    let parameters = PARAMETERS.iter().map(|parameter| parameter.name);
+    let own = ["stop", "num_predict"].into_iter();
+    own.chain(ignored)
+        .chain(refused)
+        .chain(aliases)
+        .chain(parameters)
+}
+
+fn is_known(name: &str) -> bool {
+    known_names().any(|known| known == name)
+}
+
 /// Checks the options of a request that generates nothing, and lists them as ignored.
 pub fn check_ignored(
     options: Option<Map<String, Value>>,
     model: &Loaded,
+    policy: FieldPolicy,
 ) -> Result<Vec<&'static str>, ApiError> {
     let any = options.as_ref().is_some_and(|options| !options.is_empty());
-    Options::lower(options, model)?;
+    Options::lower(options, model, policy)?;
     Ok(if any {
         ALL_IGNORED.iter().map(|(name, _)| *name).collect()
     } else {
@@ -132,7 +156,7 @@ pub fn check_ignored(
 pub fn rename_fields(error: ApiError) -> ApiError {
     let option = |name: &str| FieldPath::from(Field::Options).key(name);
     let parameters = PARAMETERS.iter().map(|parameter| {
-        let theirs = RENAMED.iter().find(|(_, ours)| *ours == parameter.name);
+        let theirs = ALIASES.iter().find(|(_, ours)| *ours == parameter.name);
         let theirs = theirs.map_or(parameter.name, |(theirs, _)| theirs);
         (FieldPath::verbatim(parameter.name), option(theirs))
     });

@@ -17,6 +17,8 @@ pub struct ResponseFormat {
     pub kind: ResponseFormatType,
     /// The schema, for the type `json_schema`.
     pub json_schema: Option<JsonSchemaFormat>,
+    /// llama.cpp's form of the schema, for the types `json_object` and `json_schema`.
+    pub schema: Option<Value>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
@@ -65,8 +67,13 @@ pub struct StructuredOutputs {
 #[derive(Debug, Clone, Default, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct AnswerFormatFields {
-    /// The format of the answer. At most one of this, `guided_*` and `structured_outputs`.
+    /// The format of the answer. At most one of this, `json_schema`, `grammar`, `guided_*` and
+    /// `structured_outputs`.
     pub response_format: Option<ResponseFormat>,
+    /// llama.cpp's name for `guided_json`.
+    pub json_schema: Option<Value>,
+    /// llama.cpp's name for `guided_grammar`; an empty text means none.
+    pub grammar: Option<String>,
     /// The answer is JSON that matches this schema, given as an object or as text.
     pub guided_json: Option<Value>,
     /// The whole answer matches this regular expression.
@@ -111,6 +118,8 @@ impl AnswerConstraint {
 impl AnswerFormatFields {
     pub const NAMES: &[&str] = &[
         "response_format",
+        "json_schema",
+        "grammar",
         "guided_json",
         "guided_regex",
         "guided_choice",
@@ -124,6 +133,8 @@ impl AnswerFormatFields {
     ) -> Result<Option<AnswerConstraint>, ApiError> {
         let Self {
             response_format,
+            json_schema,
+            grammar: llama_grammar,
             guided_json,
             guided_regex,
             guided_choice,
@@ -136,11 +147,16 @@ impl AnswerFormatFields {
         };
         let constraint = AnswerConstraint::new;
         let schema = json(Field::GuidedJson.into(), guided_json)?;
+        let llama_schema = json(Field::JsonSchema.into(), json_schema)?;
+        let llama_grammar = llama_grammar.filter(|text| !text.trim().is_empty());
+        let llama_grammar = llama_grammar.map(self::grammar);
         let regex = guided_regex.map(GrammarSource::Regex);
         let choice = guided_choice.map(GrammarSource::Choice);
-        let grammar = guided_grammar.map(grammar);
+        let grammar = guided_grammar.map(self::grammar);
         let guided = [
             format.map(|source| constraint(Field::ResponseFormat, source)),
+            llama_schema,
+            llama_grammar.map(|source| constraint(Field::Grammar, source)),
             schema,
             regex.map(|source| constraint(Field::GuidedRegex, source)),
             choice.map(|source| constraint(Field::GuidedChoice, source)),
@@ -164,7 +180,26 @@ impl AnswerFormatFields {
 impl ResponseFormat {
     /// `None` for any text. Adds the fields it ignores to `ignored`.
     pub fn lower(self, ignored: &mut Vec<&'static str>) -> Result<Option<GrammarSource>, ApiError> {
-        let Self { kind, json_schema } = self;
+        let Self {
+            kind,
+            json_schema,
+            schema,
+        } = self;
+        if let Some(schema) = schema {
+            return match (kind, json_schema) {
+                (ResponseFormatType::JsonObject | ResponseFormatType::JsonSchema, None) => {
+                    Ok(Some(GrammarSource::JsonSchema(schema)))
+                }
+                (ResponseFormatType::Text, _) => Err(ApiError::invalid(
+                    Field::ResponseFormat.field(Field::Schema),
+                    "is for the types `json_object` and `json_schema` only",
+                )),
+                (_, Some(_)) => Err(ApiError::invalid(
+                    Field::ResponseFormat.field(Field::Schema),
+                    "conflicts with `response_format.json_schema`; send only one of them",
+                )),
+            };
+        }
         match (kind, json_schema) {
             (ResponseFormatType::Text, None) => Ok(None),
             (ResponseFormatType::JsonObject, None) => Ok(Some(GrammarSource::JsonObject)),

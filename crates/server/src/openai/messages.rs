@@ -17,7 +17,7 @@ use crate::union::TextOr;
 pub struct ChatMessage {
     /// The author.
     pub role: ChatRole,
-    /// A text or text parts. Optional for an assistant's message with tool calls.
+    /// A text or text parts. Optional for an assistant's message.
     pub content: Option<TextOr<ContentPart>>,
     /// A participant's name.
     pub name: Option<String>,
@@ -156,7 +156,7 @@ fn lower_message(path: &FieldPath, message: ChatMessage) -> Result<Message, ApiE
         Some(content) => Some(lower_content(&field(Field::Content), role, content)?),
         None => None,
     };
-    let may_omit_content = !tool_calls.is_empty() || reasoning.is_some();
+    let may_omit_content = role == ChatRole::Assistant;
     let content = with_refusal(content, refusal)
         .or_else(|| may_omit_content.then(|| MessageContent::from("")))
         .ok_or_else(|| {

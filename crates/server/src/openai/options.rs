@@ -1,8 +1,10 @@
 //! Fields that chat completions and completions share.
 
-use serde::Deserialize;
+use serde::de::{Error, Unexpected};
+use serde::{Deserialize, Deserializer};
 use utoipa::ToSchema;
 
+use crate::active_request::UNLIMITED;
 use crate::error::ApiError;
 use crate::field::Field;
 use crate::union::TextOr;
@@ -10,6 +12,37 @@ use crate::union::TextOr;
 const MOST_CHOICES: usize = 128;
 const MOST_STOPS: usize = 64;
 const MOST_ALTERNATIVES: usize = 20;
+
+/// Fields of vLLM and llama.cpp that have no effect, with the reason.
+pub const IGNORED: &[(&str, &str)] = &[
+    ("user", "clients are identified by their keys"),
+    ("guided_decoding_backend", "there is only one"),
+    ("cache_prompt", "prompts share every common prefix"),
+    ("id_slot", "requests are scheduled together"),
+    ("slot_id", "requests are scheduled together"),
+    ("timings_per_token", "see /metrics"),
+    ("request_id", "send it in the header `x-request-id`"),
+    ("length_penalty", "it is for beam search, which is refused"),
+    (
+        "spaces_between_special_tokens",
+        "special tokens are written as they are",
+    ),
+    ("return_progress", "see /metrics"),
+];
+
+/// Fields of vLLM and llama.cpp that are not implemented, with the reason.
+pub const REFUSED: &[(Field, &str)] = &[
+    (Field::NPredict, "use `max_tokens`"),
+    (Field::UseBeamSearch, "use `n` or `best_of`"),
+    (
+        Field::IncludeStopStrInOutput,
+        "stop strings are not part of an answer",
+    ),
+    (
+        Field::TruncatePromptTokens,
+        "prompts that exceed the context are refused",
+    ),
+];
 
 /// Nested fields that have no effect, with the reason.
 pub const IGNORED_NESTED: &[(&str, &str)] = &[
@@ -22,6 +55,10 @@ pub const IGNORED_NESTED: &[(&str, &str)] = &[
         "chunks are not padded",
     ),
 ];
+
+/// Why a field about thinking has no effect.
+pub const NO_SETTING: &str =
+    "only if the model does not think, or its template has no such setting";
 
 /// Options of a stream.
 #[derive(Debug, Clone, Copy, Default, Deserialize, ToSchema)]
@@ -40,6 +77,19 @@ pub struct StreamOptions {
 pub struct Streaming {
     pub usage: bool,
     pub continuous_usage: bool,
+}
+
+/// Reads the longest reply in tokens. llama.cpp's clients write -1 for all that fit.
+pub fn token_limit<'de, D: Deserializer<'de>>(deserializer: D) -> Result<Option<usize>, D::Error> {
+    let limit = match Option::<i64>::deserialize(deserializer)? {
+        Some(-1) => Some(UNLIMITED),
+        Some(limit) => Some(usize::try_from(limit).map_err(|_| {
+            let expected = "a number of tokens, or -1 for all that fit";
+            D::Error::invalid_value(Unexpected::Signed(limit), &expected)
+        })?),
+        None => None,
+    };
+    Ok(limit)
 }
 
 /// The number of answers.

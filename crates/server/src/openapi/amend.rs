@@ -6,6 +6,7 @@ use super::RequestBody;
 use super::parameters;
 use super::refusals::{GENERATING, REFUSALS, Refusal, RefusalScope, schema_of};
 use crate::dialect::Dialect;
+use crate::wire::entries;
 
 /// Paths that need no key.
 const OPEN: &[&str] = &[
@@ -62,7 +63,7 @@ fn widen(properties: &mut Map<String, Value>, body: &RequestBody) {
     } else {
         Map::new()
     };
-    let ignored = body.ignored.iter().map(|(field, why)| {
+    let ignored = entries(body.ignored).map(|(field, why)| {
         let schema = json!({ "description": format!("Ignored: {why}") });
         ((*field).to_owned(), schema)
     });
@@ -73,9 +74,9 @@ fn widen(properties: &mut Map<String, Value>, body: &RequestBody) {
 }
 
 fn fates(body: &RequestBody) -> Value {
-    let ignored = body.ignored.iter().chain(body.within);
+    let ignored = entries(body.ignored).chain(entries(body.within));
     let ignored = ignored.map(|(field, why)| (*field, "ignored", why));
-    let refused = body.refused.iter();
+    let refused = entries(body.refused);
     let refused = refused.map(|(field, why)| (field.name(), "refused", why));
     let fates = ignored.chain(refused);
     fates

@@ -24,7 +24,7 @@ use utoipa::{OpenApi, ToSchema};
 
 use crate::app::App;
 use crate::field::Field;
-use crate::wire::WireRequest;
+use crate::wire::{FieldTables, WireRequest};
 use crate::{admin, anthropic, health, metrics, ollama, openai, tokens};
 
 /// Every handler but those of the page's files.
@@ -33,9 +33,10 @@ use crate::{admin, anthropic, health, metrics, ollama, openai, tokens};
     info(
         title = "Loquat",
         description = "Models over HTTP, in the dialects of OpenAI, Anthropic and Ollama.\n\n\
-            A field that is unknown or not implemented is refused by name. One that clients are \
-            known to send without need is ignored, and the response names it in \
-            `x-loquat-ignored`. Every response carries `x-request-id`.",
+            A field that is not implemented is refused by name, and so is one that looks like a \
+            misspelled field. One that clients are known to send without need is ignored, and so \
+            is every other unknown field unless the configuration refuses them; the response \
+            names it in `x-loquat-ignored`. Every response carries `x-request-id`.",
         license(name = "Apache-2.0", identifier = "Apache-2.0"),
     ),
     servers((url = "/", description = "This server")),
@@ -116,9 +117,9 @@ struct RequestBody {
     schema: fn() -> std::borrow::Cow<'static, str>,
     sampling: bool,
     answer_format: bool,
-    ignored: &'static [(&'static str, &'static str)],
-    within: &'static [(&'static str, &'static str)],
-    refused: &'static [(Field, &'static str)],
+    ignored: FieldTables<&'static str>,
+    within: FieldTables<&'static str>,
+    refused: FieldTables<Field>,
 }
 
 const fn request_body<T: WireRequest + ToSchema>() -> RequestBody {
@@ -151,7 +152,13 @@ const BODIES: &[RequestBody] = &[
     request_body::<admin::models::AdminTakeDown>(),
 ];
 
-static DESCRIPTION: LazyLock<Bytes> = LazyLock::new(|| Bytes::from(document().to_string()));
+static DOCUMENT: LazyLock<Value> = LazyLock::new(document);
+static DESCRIPTION: LazyLock<Bytes> = LazyLock::new(|| Bytes::from(DOCUMENT.to_string()));
+
+/// The schemas of all types by name. Those of requests list every field that is known.
+pub fn schemas() -> &'static Value {
+    &DOCUMENT["components"]["schemas"]
+}
 
 /// The whole description.
 fn document() -> Value {

@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 use utoipa::PartialSchema;
 
 use crate::openai::answer_format::AnswerFormatFields;
+use crate::sampling::ALIASES;
 
 /// The fields that constrain an answer.
 pub fn answer_format() -> Map<String, Value> {
@@ -16,8 +17,15 @@ pub fn answer_format() -> Map<String, Value> {
 /// The engine's sampling parameters by name, in the order of application.
 pub fn sampling() -> Map<String, Value> {
     let all = PARAMETERS.iter();
-    all.map(|parameter| (parameter.name.to_owned(), property(parameter)))
-        .collect()
+    let named = all.map(|parameter| (parameter.name.to_owned(), property(parameter)));
+    named.chain(ALIASES.iter().filter_map(alias)).collect()
+}
+
+fn alias((theirs, ours): &(&str, &str)) -> Option<(String, Value)> {
+    let parameter = PARAMETERS.iter().find(|known| known.name == *ours)?;
+    let mut schema = kind(parameter);
+    schema["description"] = format!("Another name for `{ours}`").into();
+    Some(((*theirs).to_owned(), schema))
 }
 
 fn property(parameter: &Parameter) -> Value {

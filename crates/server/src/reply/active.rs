@@ -11,24 +11,37 @@ use crate::models::Lease;
 /// What a dialect asks for beside the conversation.
 #[derive(Debug, Clone, Default)]
 pub struct ReplyOptions {
-    /// The longest reply; the request is refused if it does not fit. The model's default if unset.
+    /// The longest reply; see [`Submission::limit_tokens`]. The model's default if unset.
     pub max_tokens: Option<usize>,
-    /// The longest reply, shortened to what fits. Takes precedence over `max_tokens`.
+    /// The longest reply, always shortened to what fits. Takes precedence over `max_tokens`.
     pub max_tokens_that_fit: Option<usize>,
     pub priority: i32,
     /// Shares cached prompts only with requests of the same salt.
     pub cache_salt: Option<String>,
     /// Continue past the model's end-of-turn tokens.
     pub ignore_eos: bool,
+    /// Tokens that end the reply, besides the model's own.
+    pub stop_token_ids: Vec<u32>,
+    /// Show special tokens in the reply's text.
+    pub show_special: bool,
 }
 
 impl ReplyOptions {
     /// The limit for a prompt of this length.
-    pub fn limit(&self, model: &Lease, prompt_len: usize) -> usize {
-        match self.max_tokens_that_fit {
-            Some(most) => model.model.fit_tokens(most, prompt_len),
-            None => model.model.max_tokens(self.max_tokens, prompt_len),
+    pub fn limit(&self, submission: &Submission<'_>, prompt_len: usize) -> usize {
+        match (self.max_tokens_that_fit, self.max_tokens) {
+            (Some(most), _) => submission.fit_tokens(most, prompt_len),
+            (None, Some(most)) => submission.limit_tokens(most, prompt_len),
+            (None, None) => submission.lease.model.max_tokens(None, prompt_len),
         }
+    }
+
+    fn stop_ids(&self, end_of_turn: Vec<u32>) -> Vec<u32> {
+        let mut stop_ids = self.stop_token_ids.clone();
+        if !self.ignore_eos {
+            stop_ids.extend(end_of_turn);
+        }
+        stop_ids
     }
 }
 
@@ -62,14 +75,11 @@ impl ActiveReply {
         let prompt_len = generate.prompt.len();
         lease.check_prompt(prompt_len, 1)?;
         let generate = GenerateRequest {
-            max_tokens: options.limit(lease, prompt_len),
+            max_tokens: options.limit(&submission, prompt_len),
             priority: options.priority,
             cache_scope: submission.caller.cache_scope(options.cache_salt.as_deref()),
-            stop_ids: if options.ignore_eos {
-                Vec::new()
-            } else {
-                generate.stop_ids
-            },
+            stop_ids: options.stop_ids(generate.stop_ids),
+            skip_special: generate.skip_special && !options.show_special,
             ..generate
         };
         let decoders = (0..submission.choices).map(|_| ReplyDecoder::chat(reply.restarted()));

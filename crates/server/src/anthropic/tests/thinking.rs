@@ -1,4 +1,4 @@
-use loquat_chat::{ChatContext, Effort};
+use loquat_chat::{ChatContext, Effort, Role};
 use loquat_grammar::Grammars;
 use loquat_text::ChatTemplate;
 use loquat_text::format::{FormatOverrides, OutputFormat};
@@ -56,7 +56,6 @@ fn thinking_depends_on_the_template() {
     let hard = json!({ "effort": "max" });
     let lowered_to =
         |effort, bounded, ignored: &[&'static str]| Ok((effort, bounded, ignored.to_vec()));
-    let fault = |field: &str| -> Outcome { Err(field.to_owned()) };
     let cases: [(Value, [Outcome; 3]); 6] = [
         (
             json!({ "output_config": hard }),
@@ -71,7 +70,7 @@ fn thinking_depends_on_the_template() {
             [
                 lowered_to(Some(Effort::High), false, &[]),
                 lowered_to(None, false, &[EFFORT]),
-                lowered_to(None, false, &[EFFORT]),
+                lowered_to(None, false, &[EFFORT, "thinking"]),
             ],
         ),
         (
@@ -79,7 +78,7 @@ fn thinking_depends_on_the_template() {
             [
                 lowered_to(Some(Effort::On), true, &[]),
                 lowered_to(None, true, &[]),
-                fault("thinking"),
+                lowered_to(None, false, &["thinking"]),
             ],
         ),
         (
@@ -87,7 +86,7 @@ fn thinking_depends_on_the_template() {
             [
                 lowered_to(Some(Effort::High), true, &[]),
                 lowered_to(None, true, &[EFFORT]),
-                fault("thinking"),
+                lowered_to(None, false, &[EFFORT, "thinking"]),
             ],
         ),
         (
@@ -101,7 +100,11 @@ fn thinking_depends_on_the_template() {
         ),
         (
             json!({ "output_config": hard, "thinking": disabled }),
-            [fault(EFFORT), fault(EFFORT), fault(EFFORT)],
+            [
+                lowered_to(Some(Effort::Off), false, &[EFFORT]),
+                lowered_to(Some(Effort::Off), false, &[EFFORT]),
+                lowered_to(None, false, &[EFFORT]),
+            ],
         ),
     ];
     for (fields, expected) in cases {
@@ -112,4 +115,33 @@ fn thinking_depends_on_the_template() {
             "{fields}"
         );
     }
+}
+
+#[test]
+fn late_system_message_suits_the_template() {
+    let strict = "{% for message in messages %}{% if message.role == 'system' and not loop.first %}\
+        {{ raise_exception('system must be first') }}{% endif %}\
+        {{ message.role }}: {{ message.content }}\n{% endfor %}";
+    let template = ChatTemplate::new(strict).expect("a template");
+    let grammars = Grammars::new(tokenizer(), tokenizer().vocab_size());
+    let strict = ChatContext::new(
+        tokenizer(),
+        Some(template),
+        grammars,
+        FormatOverrides::default(),
+    );
+    let body = json!({ "model": MODEL, "system": "a", "messages": [
+        { "role": "user", "content": "b" },
+        { "role": "system", "content": "c" },
+        { "role": "user", "content": "d" },
+    ]});
+    let roles = |chat: &ChatContext| {
+        let lowered = lower(conversation(&body), chat).expect("lowered");
+        assert!(chat.tokens(&lowered.request, true).is_ok());
+        let roles = lowered.request.messages.iter().map(|each| each.role);
+        roles.collect::<Vec<_>>()
+    };
+    assert_eq!(roles(&strict), [Role::System, Role::User]);
+    let expected = [Role::System, Role::User, Role::System, Role::User];
+    assert_eq!(roles(&chat()), expected);
 }

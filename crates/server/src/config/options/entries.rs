@@ -83,8 +83,8 @@ pub const MODELS: &[ModelSetting] = &[
     ModelSetting::new(
         "aliases",
         |m| &mut m.aliases,
-        "[\"gpt-4o-mini\"]",
-        "Further names, such as one that a client requires",
+        "[\"gpt-4o-mini\", \"claude-*\"]",
+        "Further names, such as those that a client requires; `*` stands for any text",
     )
     .within(Bounds::Text(
         is_model_name,

@@ -12,7 +12,7 @@ type ConfigSetting = Setting<Config>;
 pub const SECTIONS: &[Section] = &[
     Section {
         name: "server",
-        help: "Where the server listens, and how it stops.",
+        help: "Where the server listens, how it stops, and how strictly it reads requests.",
         settings: &[
             ConfigSetting::new(
                 "host",
@@ -56,6 +56,27 @@ pub const SECTIONS: &[Section] = &[
                 "a host name such as \"llm.example.org\"",
             ))
             .flag("host-names"),
+            ConfigSetting::new(
+                "strict_fields",
+                |c| &mut c.server.strict_fields,
+                "true",
+                "Refuse every unknown field of a request. By default those that look like a \
+                 misspelled field are refused, and the header `x-loquat-ignored` names all others",
+            ),
+            ConfigSetting::new(
+                "strict_limits",
+                |c| &mut c.server.strict_limits,
+                "true",
+                "Refuse a reply limit (`max_tokens`) that exceeds the room in the context. By \
+                 default it is reduced, and the header `x-loquat-max-tokens` has the limit",
+            ),
+            ConfigSetting::new(
+                "strict_model_names",
+                |c| &mut c.server.strict_model_names,
+                "true",
+                "Refuse unknown model names even if only one model is served. By default that \
+                 model serves such requests, and the header `x-loquat-model` names it",
+            ),
         ],
     },
     Section {

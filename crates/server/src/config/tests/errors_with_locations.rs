@@ -189,7 +189,8 @@ fn variables_and_flags_are_checked_too() {
         [
             "LOQUAT_SERVER_PROT no option has this variable; use one of: \
              LOQUAT_SERVER_HOST, LOQUAT_SERVER_PORT, LOQUAT_SERVER_SHUTDOWN_TIMEOUT, \
-             LOQUAT_SERVER_PAGE, LOQUAT_SERVER_HOST_NAMES",
+             LOQUAT_SERVER_PAGE, LOQUAT_SERVER_HOST_NAMES, LOQUAT_SERVER_STRICT_FIELDS, \
+             LOQUAT_SERVER_STRICT_LIMITS, LOQUAT_SERVER_STRICT_MODEL_NAMES",
             "LOQUAT_SERVER_PORT `server.port` must be a whole number from 0 to 65535",
             "LOQUAT_CONTEXT `models.context` must be a whole number from 1 to 4294967295",
             "--memory `models.memory` must be a size such as \"6GiB\" or a share of this machine \

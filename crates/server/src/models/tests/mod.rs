@@ -3,5 +3,6 @@
 mod fake_opener;
 mod leases;
 mod memory;
+mod names;
 mod prompt_limits;
 mod unloading;

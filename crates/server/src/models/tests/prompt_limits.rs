@@ -3,7 +3,7 @@
 use axum::http::StatusCode;
 use serde_json::json;
 
-use crate::testing::{Harness, MODEL};
+use crate::testing::{Harness, MODEL, Scripted};
 
 #[tokio::test]
 async fn every_dialect_refuses_oversized_text() {
@@ -65,4 +65,72 @@ async fn oversized_prompt_error_names_no_other_field() {
     let body = json!({ "model": MODEL, "prompt": vec![5; 4090] });
     let reply = server.post("/v1/completions", &body).await;
     assert_eq!(reply.json()["usage"]["completion_tokens"], 6);
+}
+
+/// Requests for more tokens than the context of 4096 has.
+fn greedy_requests() -> [(&'static str, serde_json::Value); 5] {
+    let messages = json!([{ "role": "user", "content": "hi" }]);
+    [
+        (
+            "/v1/chat/completions",
+            json!({ "model": MODEL, "messages": messages, "max_tokens": 32_000 }),
+        ),
+        (
+            "/v1/completions",
+            json!({ "model": MODEL, "prompt": vec![5; 4090], "max_tokens": 32_000 }),
+        ),
+        (
+            "/v1/responses",
+            json!({ "model": MODEL, "input": "hi", "max_output_tokens": 32_000 }),
+        ),
+        (
+            "/v1/messages",
+            json!({ "model": MODEL, "messages": messages, "max_tokens": 32_000 }),
+        ),
+        (
+            "/api/chat",
+            json!({ "model": MODEL, "messages": messages, "stream": false,
+                "options": { "num_predict": 32_000 } }),
+        ),
+    ]
+}
+
+#[tokio::test]
+async fn reply_limit_is_reduced_to_the_room() {
+    let server = Harness::saying("hello");
+    for (path, body) in greedy_requests() {
+        let reply = server.post(path, &body).await;
+        assert_eq!(reply.status(), StatusCode::OK, "{path} {}", reply.text());
+        let limit = reply.response.headers()["x-loquat-max-tokens"].to_str();
+        let limit: usize = limit.expect("text").parse().expect("a number");
+        assert!((1..4096).contains(&limit), "{path} {limit}");
+        if path == "/v1/completions" {
+            assert_eq!(limit, 6);
+            let choice = &reply.json()["choices"][0];
+            assert_eq!(choice["finish_reason"], "length");
+        }
+    }
+    let fitting = json!({ "model": MODEL, "prompt": "hi", "max_tokens": -1 });
+    let reply = server.post("/v1/completions", &fitting).await;
+    assert_eq!(reply.status(), StatusCode::OK, "{}", reply.text());
+    assert!(!reply.response.headers().contains_key("x-loquat-max-tokens"));
+}
+
+#[tokio::test]
+async fn strict_limits_refuses_large_limits() {
+    let mut config = Harness::config();
+    config.server.strict_limits = true;
+    let server = Harness::with(Scripted::new("hello"), config);
+    for (path, body) in greedy_requests() {
+        let reply = server.post(path, &body).await;
+        // Ollama's clients expect a shorter reply.
+        let expected = match path {
+            "/api/chat" => StatusCode::OK,
+            _ => StatusCode::BAD_REQUEST,
+        };
+        assert_eq!(reply.status(), expected, "{path} {}", reply.text());
+    }
+    let fitting = json!({ "model": MODEL, "prompt": "hi", "max_tokens": -1 });
+    let reply = server.post("/v1/completions", &fitting).await;
+    assert_eq!(reply.status(), StatusCode::OK, "{}", reply.text());
 }

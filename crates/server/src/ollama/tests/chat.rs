@@ -220,6 +220,9 @@ async fn latest_tag_is_accepted() {
     let body = request(json!({ "model": name, "stream": false }));
     let answer = post(&server, CHAT, &body).await.json();
     assert_eq!(answer["model"], name);
+    let mut config = Harness::config();
+    config.server.strict_model_names = true;
+    let server = Harness::with(Scripted::new("hello"), config);
     for name in ["other", "other:latest", "tiny:7b"] {
         let reply = server.post(CHAT, &request(json!({ "model": name }))).await;
         assert_eq!(reply.status(), StatusCode::NOT_FOUND, "{name}");
@@ -240,7 +243,7 @@ async fn unsupported_fields_are_named() {
     let cases = [
         (message(json!({ "images": ["aGk="] })), "messages[0].images"),
         (message(json!({ "role": "robot" })), "messages[0].role"),
-        (message(json!({ "tone": "kind" })), "tone"),
+        (message(json!({ "contnt": "kind" })), "contnt"),
         (json!({ "messages": "hi" }), "messages"),
         (tool("retrieval"), "tools[0].type"),
         (json!({ "format": "xml" }), "format"),
@@ -257,13 +260,13 @@ async fn unsupported_fields_are_named() {
             json!({ "options": { "num_ctx": 1_000_000 } }),
             "options.num_ctx",
         ),
-        (json!({ "options": { "spin": 1 } }), "options.spin"),
+        (json!({ "options": { "num_ctz": 1 } }), "options.num_ctz"),
         (
             json!({ "options": { "repeat_penalty": -1 } }),
             "`options.repeat_penalty`",
         ),
         (json!({ "options": { "top_p": 7 } }), "`options.top_p`"),
-        (json!({ "colour": "red" }), "colour"),
+        (json!({ "mesages": "red" }), "mesages"),
         (
             message(json!({ "content": "long ".repeat(2000) })),
             "context",

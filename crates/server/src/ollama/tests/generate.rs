@@ -121,7 +121,7 @@ async fn unsupported_fields_are_named() {
             json!({ "raw": true, "format": { "type": "no such type" } }),
             "type",
         ),
-        (json!({ "colour": "red" }), "colour"),
+        (json!({ "promt": "red" }), "promt"),
     ];
     for (more, named) in cases {
         refused(&server, GENERATE, &request(more), named).await;

@@ -11,6 +11,7 @@ use crate::ollama::message::{self, OllamaMessage};
 use crate::ollama::options::Options;
 use crate::ollama::think::{OllamaFormat, OllamaThink};
 use crate::testing::{Harness, MODEL, Scripted};
+use crate::unknown_fields::FieldPolicy;
 
 async fn model() -> Lease {
     let server = Harness::saying("unused");
@@ -18,7 +19,7 @@ async fn model() -> Lease {
 }
 
 fn options(fields: Value, model: &Lease) -> Result<Options, ApiError> {
-    Options::lower(fields.as_object().cloned(), model)
+    Options::lower(fields.as_object().cloned(), model, FieldPolicy::Lenient)
 }
 
 #[tokio::test]

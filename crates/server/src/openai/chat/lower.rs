@@ -2,6 +2,7 @@
 
 use loquat_chat::{ChatContext, ChatRequest, Effort, Thinking, ToolChoice};
 use loquat_engine::{Logprobs, SamplingParams};
+use serde_json::{Map, Value};
 
 use super::wire::{ChatCompletionRequest, Modality, ReasoningEffort};
 use crate::error::ApiError;
@@ -35,6 +36,7 @@ pub fn lower(
         sampling: overrides,
         answer_format,
         mut ignored,
+        removed: _,
     } = body;
     let ChatCompletionRequest {
         model: _,
@@ -43,6 +45,8 @@ pub fn lower(
         stream_options,
         n,
         stop,
+        stop_token_ids,
+        skip_special_tokens,
         logprobs,
         top_logprobs,
         max_completion_tokens,
@@ -51,6 +55,7 @@ pub fn lower(
         tool_choice,
         parallel_tool_calls,
         reasoning_effort,
+        enable_thinking,
         thinking_budget,
         thinking_token_budget,
         chat_template_kwargs,
@@ -65,6 +70,13 @@ pub fn lower(
         (Field::ThinkingBudget, thinking_budget),
         (Field::ThinkingTokenBudget, thinking_token_budget),
     )?;
+    let mut template_variables = chat_template_kwargs.unwrap_or_default();
+    let switch = ThinkingSwitch::new(enable_thinking, &mut template_variables)?;
+    let thinking = Thinking {
+        effort: reasoning_effort
+            .and_then(|effort| self::effort(effort, "reasoning_effort", chat, &mut ignored)),
+        budget: self::budget(budget, chat, &mut ignored),
+    };
     let sampling = sampling::apply(&overrides, defaults, chat.tokenizer())?;
     let tool_choice = match tool_choice {
         Some(choice) => choice.lower()?,
@@ -76,15 +88,12 @@ pub fn lower(
         tools: tools::lower(tools.unwrap_or_default(), &tool_choice),
         tool_choice,
         parallel_tool_calls: parallel_tool_calls.unwrap_or(true),
-        thinking: Thinking {
-            effort: reasoning_effort.and_then(|effort| self::effort(effort, chat)),
-            budget,
-        },
+        thinking: switch.apply(thinking, chat, &mut ignored),
         answer: answer.map(|answer| answer.source),
         sampling,
         stop: options::stops(stop)?,
         logprobs: self::logprobs(logprobs, top_logprobs)?,
-        template_variables: chat_template_kwargs.unwrap_or_default(),
+        template_variables,
         ..ChatRequest::default()
     };
     Ok(LoweredChatCompletion {
@@ -95,6 +104,8 @@ pub fn lower(
             priority: priority.unwrap_or(0),
             cache_salt,
             ignore_eos: ignore_eos.unwrap_or(false),
+            stop_token_ids: stop_token_ids.unwrap_or_default(),
+            show_special: !skip_special_tokens.unwrap_or(true),
         },
         choices: options::choices(Field::N, n)?,
         streaming: options::streaming(stream, stream_options, &mut ignored)?,
@@ -113,14 +124,93 @@ fn check_modalities(modalities: Option<Vec<Modality>>) -> Result<(), ApiError> {
     }
 }
 
-/// `None` for a model that never reasons and is asked not to.
-pub fn effort(effort: ReasoningEffort, chat: &ChatContext) -> Option<Effort> {
-    match effort {
-        ReasoningEffort::None if chat.format().reasoning.is_none() => None,
-        ReasoningEffort::None => Some(Effort::Off),
-        ReasoningEffort::Minimal | ReasoningEffort::Low => Some(Effort::Low),
-        ReasoningEffort::Medium => Some(Effort::Medium),
-        ReasoningEffort::High | ReasoningEffort::Xhigh | ReasoningEffort::Max => Some(Effort::High),
+/// The effort that the template is given. One that has no effect is `None`, and `ignored` lists its
+/// `field`.
+pub fn effort(
+    effort: ReasoningEffort,
+    field: &'static str,
+    chat: &ChatContext,
+    ignored: &mut Vec<&'static str>,
+) -> Option<Effort> {
+    let effort = match effort {
+        // A model that never reasons needs no switch.
+        ReasoningEffort::None if chat.format().reasoning.is_none() => return None,
+        // Refused if the template cannot do it.
+        ReasoningEffort::None => return Some(Effort::Off),
+        ReasoningEffort::Minimal | ReasoningEffort::Low => Effort::Low,
+        ReasoningEffort::Medium => Effort::Medium,
+        ReasoningEffort::High | ReasoningEffort::Xhigh | ReasoningEffort::Max => Effort::High,
+    };
+    let supported = chat.supports_effort(effort);
+    if !supported {
+        ignored.push(field);
+    }
+    supported.then_some(effort)
+}
+
+/// A model that never reasons has no budget.
+fn budget(
+    budget: Option<usize>,
+    chat: &ChatContext,
+    ignored: &mut Vec<&'static str>,
+) -> Option<usize> {
+    let reasons = chat.format().reasoning.is_some();
+    if budget.is_some() && !reasons {
+        ignored.push("thinking_budget");
+    }
+    budget.filter(|_| reasons)
+}
+
+/// `enable_thinking`, which clients send as a field or as a variable of the template.
+struct ThinkingSwitch {
+    enabled: Option<bool>,
+    field: &'static str,
+}
+
+impl ThinkingSwitch {
+    fn new(field: Option<bool>, variables: &mut Map<String, Value>) -> Result<Self, ApiError> {
+        let name = Field::EnableThinking;
+        let variable = variables.get(name.name()).and_then(Value::as_bool);
+        if variable.is_some() {
+            variables.shift_remove(name.name());
+        }
+        let variable_path = Field::ChatTemplateKwargs.field(name);
+        Ok(Self {
+            enabled: resolve_alias((name, field), (variable_path, variable))?,
+            field: if field.is_some() {
+                "enable_thinking"
+            } else {
+                "chat_template_kwargs.enable_thinking"
+            },
+        })
+    }
+
+    /// A more detailed effort takes precedence over `true`.
+    fn apply(
+        self,
+        thinking: Thinking,
+        chat: &ChatContext,
+        ignored: &mut Vec<&'static str>,
+    ) -> Thinking {
+        let effort = match self.enabled {
+            None => return thinking,
+            Some(true) if thinking.effort.is_some() => return thinking,
+            Some(true) => Effort::On,
+            Some(false) => Effort::Off,
+        };
+        let supported = chat.supports_effort(effort);
+        let never_thinks = effort == Effort::Off && chat.format().reasoning.is_none();
+        if !supported && !never_thinks {
+            ignored.push(self.field);
+        }
+        Thinking {
+            effort: if supported {
+                Some(effort)
+            } else {
+                thinking.effort
+            },
+            ..thinking
+        }
     }
 }
 

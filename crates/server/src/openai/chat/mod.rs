@@ -80,6 +80,7 @@ fn rename_fields(error: ApiError, answer_field: Option<FieldPath>) -> ApiError {
     error.renamed([
         (Field::ResponseFormat.into(), answer_field),
         (Field::Thinking.into(), Field::ReasoningEffort.into()),
+        (FieldPath::verbatim("stop_ids"), Field::StopTokenIds.into()),
         (
             FieldPath::verbatim("thinking budget"),
             Field::ThinkingBudget.into(),

@@ -6,10 +6,11 @@ use utoipa::ToSchema;
 
 use crate::field::Field;
 use crate::openai::messages::ChatMessage;
-use crate::openai::options::{self, StreamOptions};
+use crate::openai::options::{self, NO_SETTING, StreamOptions};
 use crate::openai::tools::{ChatTool, ChatToolChoice};
+use crate::tool_types;
 use crate::union::TextOr;
-use crate::wire::WireRequest;
+use crate::wire::{FieldTables, WireRequest};
 
 /// A conversation to answer. The engine's sampling parameters are accepted beside these fields.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
@@ -28,13 +29,23 @@ pub struct ChatCompletionRequest {
     /// Up to 64 strings that end the answer; they are not part of it.
     #[schema(value_type = Option<TextOr<String>>)]
     pub stop: Option<TextOr<String>>,
+    /// Tokens that end the answer, besides the model's end-of-turn tokens.
+    pub stop_token_ids: Option<Vec<u32>>,
+    /// False shows special tokens in the answer's text; default true.
+    pub skip_special_tokens: Option<bool>,
     /// Return the log-probabilities of the answer's tokens.
     pub logprobs: Option<bool>,
     /// Number of alternatives to each token, from 0 to 20. Needs `logprobs`.
     pub top_logprobs: Option<usize>,
-    /// The longest reply in tokens, reasoning included. The model's default if omitted.
+    /// The longest reply in tokens, reasoning included. The model's default if omitted; -1 for all
+    /// that fit. One that exceeds the room in the context is reduced to it, and the header
+    /// `x-loquat-max-tokens` has the limit.
+    #[serde(default, deserialize_with = "options::token_limit")]
+    #[schema(value_type = Option<i64>, minimum = -1)]
     pub max_completion_tokens: Option<usize>,
     /// Another name for `max_completion_tokens`.
+    #[serde(default, deserialize_with = "options::token_limit")]
+    #[schema(value_type = Option<i64>, minimum = -1)]
     pub max_tokens: Option<usize>,
     /// Functions that the model may call.
     pub tools: Option<Vec<ChatTool>>,
@@ -42,10 +53,15 @@ pub struct ChatCompletionRequest {
     pub tool_choice: Option<ChatToolChoice>,
     /// Whether one reply may call several tools; default true.
     pub parallel_tool_calls: Option<bool>,
-    /// How much to reason before answering; the model's default if omitted. Refused if the model's
-    /// template has no such setting.
+    /// How much to reason before answering; the model's default if omitted. Has no effect if the
+    /// model does not think or its template has no such setting; `none` is refused if the model
+    /// always thinks.
     pub reasoning_effort: Option<ReasoningEffort>,
-    /// The most tokens of reasoning; then the answer begins.
+    /// Whether to reason before answering. Has no effect if the model's template has no such
+    /// setting.
+    pub enable_thinking: Option<bool>,
+    /// The most tokens of reasoning; then the answer begins. Has no effect if the model does not
+    /// think.
     pub thinking_budget: Option<usize>,
     /// Another name for `thinking_budget`.
     pub thinking_token_budget: Option<usize>,
@@ -86,28 +102,54 @@ pub enum Modality {
 }
 
 impl WireRequest for ChatCompletionRequest {
-    const IGNORED: &'static [(&'static str, &'static str)] = &[
-        ("user", "clients are identified by their keys"),
-        ("safety_identifier", "clients are identified by their keys"),
-        ("store", "completions are not stored; see /v1/responses"),
-        ("metadata", "completions are not stored; see /v1/responses"),
-        ("service_tier", "there is only one; see `priority`"),
-        ("prompt_cache_key", "prompts share every common prefix"),
-        (
-            "prompt_cache_retention",
-            "prompts stay cached while there is memory",
-        ),
-        ("verbosity", "no supported model is trained for it"),
-        ("guided_decoding_backend", "there is only one"),
+    const IGNORED: FieldTables<&'static str> = &[
+        options::IGNORED,
+        &[
+            ("safety_identifier", "clients are identified by their keys"),
+            ("store", "completions are not stored; see /v1/responses"),
+            ("metadata", "completions are not stored; see /v1/responses"),
+            ("service_tier", "there is only one; see `priority`"),
+            ("prompt_cache_key", "prompts share every common prefix"),
+            (
+                "prompt_cache_retention",
+                "prompts stay cached while there is memory",
+            ),
+            ("verbosity", "no supported model is trained for it"),
+            ("add_special_tokens", "the template adds special tokens"),
+        ],
     ];
-    const IGNORED_NESTED: &'static [(&'static str, &'static str)] = options::IGNORED_NESTED;
-    const REFUSED: &'static [(Field, &'static str)] = &[
-        (Field::Audio, "this server writes text only"),
-        (Field::Prediction, "predictions are not used"),
-        (Field::WebSearchOptions, "this server does not search"),
-        (Field::Functions, "use `tools`"),
-        (Field::FunctionCall, "use `tool_choice`"),
+    const IGNORED_NESTED: FieldTables<&'static str> = &[
+        options::IGNORED_NESTED,
+        &[
+            (
+                "cache_control",
+                "every prompt is cached while there is memory",
+            ),
+            tool_types::IGNORED,
+            ("reasoning_effort", NO_SETTING),
+            ("enable_thinking", NO_SETTING),
+            ("chat_template_kwargs.enable_thinking", NO_SETTING),
+            ("thinking_budget", "only if the model does not think"),
+        ],
+    ];
+    const REFUSED: FieldTables<Field> = &[
+        options::REFUSED,
+        &[
+            (Field::Audio, "this server writes text only"),
+            (Field::Prediction, "predictions are not used"),
+            (Field::WebSearchOptions, "this server does not search"),
+            (Field::Functions, "use `tools`"),
+            (Field::FunctionCall, "use `tool_choice`"),
+            (
+                Field::ChatTemplate,
+                "the configuration sets the model's template",
+            ),
+            (Field::Documents, "send them as text in `messages`"),
+            (Field::Echo, "an answer does not repeat the conversation"),
+            (Field::PromptLogprobs, "use /v1/completions"),
+        ],
     ];
     const SAMPLING: bool = true;
     const ANSWER_FORMAT: bool = true;
+    const TOOL_TYPES: &'static [&'static str] = &["function"];
 }

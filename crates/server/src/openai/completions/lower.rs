@@ -63,6 +63,7 @@ pub fn lower(
         sampling: overrides,
         answer_format,
         mut ignored,
+        removed: _,
     } = body;
     let CompletionRequest {
         model: _,
@@ -74,6 +75,8 @@ pub fn lower(
         logprobs,
         prompt_logprobs,
         stop,
+        stop_token_ids,
+        skip_special_tokens,
         stream,
         stream_options,
         cache_salt,
@@ -94,18 +97,18 @@ pub fn lower(
         prompt_logprobs: options::alternatives(Field::PromptLogprobs, prompt_logprobs)?,
     };
     let max_tokens = max_tokens.unwrap_or(DEFAULT_MAX_TOKENS);
+    let mut stop_ids = stop_token_ids.unwrap_or_default();
+    if !ignore_eos.unwrap_or(false) {
+        stop_ids.extend(tokenizer.eos_ids());
+    }
     let shared = GenerateRequest {
         max_tokens,
         sampling: sampling::apply(&overrides, defaults, tokenizer)?,
-        stop_ids: if ignore_eos.unwrap_or(false) {
-            Vec::new()
-        } else {
-            tokenizer.eos_ids().to_vec()
-        },
+        stop_ids,
         stop: options::stops(stop)?,
         logprobs: output.logprobs(best_of > n),
         prompt_logprobs: output.scores_prompt(max_tokens)?,
-        skip_special: true,
+        skip_special: skip_special_tokens.unwrap_or(true),
         priority: priority.unwrap_or(0),
         ..GenerateRequest::default()
     };

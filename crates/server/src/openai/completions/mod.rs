@@ -24,6 +24,7 @@ use crate::active_request::{ActiveRequest, Submission, total_usage};
 use crate::app::App;
 use crate::caller::Caller;
 use crate::error::ApiError;
+use crate::field::{Field, FieldPath};
 use crate::lowering;
 use crate::models::Lease;
 use crate::wire::{JsonBody, with_ignored_header};
@@ -92,7 +93,8 @@ struct PromptBatch {
 impl PromptBatch {
     /// Prompts at the engine at once.
     fn at_once(&self) -> usize {
-        (AT_ONCE / self.choices).max(1)
+        let most = (AT_ONCE / self.choices).max(1);
+        most.min(self.lease.engine().idle_capacity())
     }
 
     fn submit(&self, generate: GenerateRequest) -> Result<ActiveRequest, ApiError> {
@@ -106,16 +108,21 @@ impl PromptBatch {
         let prompt_len = generate.prompt.len();
         let least = usize::from(generate.max_tokens > 0);
         self.lease.check_prompt(prompt_len, least)?;
+        let limit = generate.max_tokens;
         let generate = GenerateRequest {
             cache_scope: self.cache_scope.clone(),
             max_tokens: if self.has_limit {
-                generate.max_tokens
+                submission.limit_tokens(limit, prompt_len)
             } else {
-                self.lease.model.fit_tokens(generate.max_tokens, prompt_len)
+                self.lease.model.fit_tokens(limit, prompt_len)
             },
             ..generate
         };
-        ActiveRequest::submit(submission, generate)
+        let submitted = ActiveRequest::submit(submission, generate);
+        submitted.map_err(|error| {
+            let names = (FieldPath::verbatim("stop_ids"), Field::StopTokenIds.into());
+            error.renamed([names])
+        })
     }
 
     /// Submits the first prompts, which may be refused, and the others as those before them end.

@@ -385,3 +385,38 @@ async fn unservable_streamed_prompt_is_refused() {
     let early = server.post(ROUTE, &request(&streamed(&prompts))).await;
     assert_eq!(early.status(), StatusCode::BAD_REQUEST);
 }
+
+#[tokio::test]
+async fn choices_fit_a_short_queue() {
+    let mut config = Harness::config();
+    config.models[0].max_queue = 1;
+    config.models[0].parallel = 1;
+    let server = Harness::with(Scripted::new("Hi"), config);
+    for more in [
+        json!({ "n": 2 }),
+        json!({ "n": 5 }),
+        json!({ "prompt": [OPENING, OPENING], "n": 2 }),
+        json!({ "prompt": vec![OPENING; 20] }),
+    ] {
+        let answer = post_completion(&server, &more).await.json();
+        assert!(texts(&answer).iter().all(|text| text == "Hi"), "{more}");
+        let mut streamed = more.clone();
+        streamed["stream"] = json!(true);
+        let stream = post_completion(&server, &streamed).await;
+        assert_eq!(joined_chunks(&stream, 1)["text"], "Hi", "{more}");
+    }
+}
+
+#[tokio::test]
+async fn special_stop_tokens_end_and_show() {
+    let text = "Hi<|im_start|>you";
+    let tokenizer = tokenizer();
+    let parsed = tokenizer.encode("o", Special::PLAIN).expect("tokens");
+    let stopped = completion(text, &json!({ "stop_token_ids": parsed, "max_tokens": 50 })).await;
+    assert_eq!(texts(&stopped), ["Hi<|im_start|>y"]);
+    assert_eq!(stopped["choices"][0]["finish_reason"], "stop");
+    let reply = Harness::saying("Hi")
+        .post(ROUTE, &request(&json!({ "stop_token_ids": [9_999_999] })))
+        .await;
+    assert_eq!(reply.json()["error"]["param"], "stop_token_ids");
+}

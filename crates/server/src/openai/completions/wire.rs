@@ -8,7 +8,7 @@ use utoipa::ToSchema;
 use crate::field::Field;
 use crate::openai::options::{self, StreamOptions};
 use crate::union::TextOr;
-use crate::wire::WireRequest;
+use crate::wire::{FieldTables, WireRequest};
 
 /// Texts to continue. The engine's sampling parameters are accepted beside these fields.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
@@ -20,7 +20,11 @@ pub struct CompletionRequest {
     /// With `n` or `best_of`, up to 4096 choices in total. Special tokens in a text are parsed.
     #[schema(value_type = TextOr<PromptItem>)]
     pub prompt: TextOr<PromptItem>,
-    /// The longest continuation in tokens; default 16. 0 needs `echo` or `prompt_logprobs`.
+    /// The longest continuation in tokens; default 16, -1 for all that fit. 0 needs `echo` or
+    /// `prompt_logprobs`. One that exceeds the room in the context is reduced to it, and the header
+    /// `x-loquat-max-tokens` has the limit.
+    #[serde(default, deserialize_with = "options::token_limit")]
+    #[schema(value_type = Option<i64>, minimum = -1)]
     pub max_tokens: Option<usize>,
     /// Begin the answer with the prompt, and its `logprobs` if requested.
     pub echo: Option<bool>,
@@ -35,6 +39,10 @@ pub struct CompletionRequest {
     /// Up to 64 strings that end the continuation; they are not part of it.
     #[schema(value_type = Option<TextOr<String>>)]
     pub stop: Option<TextOr<String>>,
+    /// Tokens that end the continuation, besides the model's end-of-text tokens.
+    pub stop_token_ids: Option<Vec<u32>>,
+    /// False shows special tokens in the continuation; default true.
+    pub skip_special_tokens: Option<bool>,
     /// Stream the choices as server-sent events.
     pub stream: Option<bool>,
     /// Needs `stream`.
@@ -89,13 +97,18 @@ impl<'de> Deserialize<'de> for PromptItem {
 }
 
 impl WireRequest for CompletionRequest {
-    const IGNORED: &'static [(&'static str, &'static str)] = &[
-        ("user", "clients are identified by their keys"),
-        ("guided_decoding_backend", "there is only one"),
+    const IGNORED: FieldTables<&'static str> = &[options::IGNORED];
+    const IGNORED_NESTED: FieldTables<&'static str> = &[options::IGNORED_NESTED];
+    const REFUSED: FieldTables<Field> = &[
+        options::REFUSED,
+        &[
+            (
+                Field::Messages,
+                "send a conversation to /v1/chat/completions",
+            ),
+            (Field::Suffix, "filling in before a suffix is not supported"),
+        ],
     ];
-    const IGNORED_NESTED: &'static [(&'static str, &'static str)] = options::IGNORED_NESTED;
-    const REFUSED: &'static [(Field, &'static str)] =
-        &[(Field::Suffix, "filling in before a suffix is not supported")];
     const SAMPLING: bool = true;
     const ANSWER_FORMAT: bool = true;
 }

@@ -6,10 +6,10 @@ use serde::{Deserialize, Deserializer, Serialize};
 use serde_json::Value;
 use utoipa::ToSchema;
 
-use crate::embed::PromptInput;
+use crate::embed::{PromptInput, PromptPiece};
 use crate::error::ApiError;
 use crate::field::Field;
-use crate::wire::WireRequest;
+use crate::wire::{FieldTables, WireRequest};
 
 /// OpenAI's limit.
 const MOST_INPUTS: usize = 2048;
@@ -20,7 +20,8 @@ const MOST_INPUTS: usize = 2048;
 pub struct EmbeddingRequest {
     /// The model's name or alias. May be omitted if only one model is served.
     pub model: Option<String>,
-    /// A text, a list of up to 2048 texts, a list of token ids, or a list of such lists.
+    /// A text, or a list of up to 2048 texts and lists. A list with a token id is one input, which
+    /// may mix token ids and texts. An empty input is embedded as the model's end-of-text token.
     pub input: EmbeddingInput,
     /// `float` (a list of numbers, the default), or `base64` (little-endian 32-bit floats).
     pub encoding_format: Option<EmbeddingEncoding>,
@@ -31,8 +32,13 @@ pub struct EmbeddingRequest {
 }
 
 impl WireRequest for EmbeddingRequest {
-    const IGNORED: &'static [(&'static str, &'static str)] =
-        &[("user", "clients are identified by their keys")];
+    const IGNORED: FieldTables<&'static str> = &[&[
+        ("user", "clients are identified by their keys"),
+        (
+            "input_type",
+            "every input is embedded alike; send the model's prefix as text",
+        ),
+    ]];
 }
 
 /// One input or several.
@@ -40,9 +46,24 @@ impl WireRequest for EmbeddingRequest {
 #[serde(untagged)]
 pub enum EmbeddingInput {
     Text(String),
-    Texts(Vec<String>),
-    Tokens(Vec<u32>),
-    TokenLists(Vec<Vec<u32>>),
+    Many(Vec<EmbeddingItem>),
+}
+
+/// An input, or a token id of the only input.
+#[derive(Debug, Clone, PartialEq, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum EmbeddingItem {
+    Text(String),
+    Token(u32),
+    Pieces(Vec<EmbeddingPiece>),
+}
+
+/// A part of an input.
+#[derive(Debug, Clone, PartialEq, Deserialize, ToSchema)]
+#[serde(untagged)]
+pub enum EmbeddingPiece {
+    Text(String),
+    Token(u32),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
@@ -99,14 +120,11 @@ pub struct EmbeddingUsage {
 
 impl<'de> Deserialize<'de> for EmbeddingInput {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let expected = "a string, a list of strings, a list of token ids, or a list of such lists";
+        let expected = "a string, or a list of strings, token ids and lists of both";
         let input = Value::deserialize(deserializer)?;
-        let first = input.as_array().and_then(|list| list.first());
-        let read = match (&input, first) {
-            (Value::String(text), _) => return Ok(Self::Text(text.clone())),
-            (_, Some(Value::Number(_))) => serde_json::from_value(input).map(Self::Tokens),
-            (_, Some(Value::Array(_))) => serde_json::from_value(input).map(Self::TokenLists),
-            _ => serde_json::from_value(input).map(Self::Texts),
+        let read = match input {
+            Value::String(text) => return Ok(Self::Text(text)),
+            other => serde_json::from_value(other).map(Self::Many),
         };
         read.map_err(|_| D::Error::custom(format!("must be {expected}")))
     }
@@ -114,18 +132,65 @@ impl<'de> Deserialize<'de> for EmbeddingInput {
 
 impl EmbeddingInput {
     pub fn lower(self) -> Result<Vec<PromptInput>, ApiError> {
-        let inputs: Vec<PromptInput> = match self {
-            Self::Text(text) => vec![PromptInput::Text(text)],
-            Self::Texts(texts) => texts.into_iter().map(PromptInput::Text).collect(),
-            Self::Tokens(tokens) => vec![PromptInput::Tokens(tokens)],
-            Self::TokenLists(lists) => lists.into_iter().map(PromptInput::Tokens).collect(),
+        let items = match self {
+            Self::Text(text) => return Ok(vec![PromptInput::Text(text)]),
+            Self::Many(items) => items,
         };
-        match inputs.len() {
-            1..=MOST_INPUTS => Ok(inputs),
-            found => Err(ApiError::invalid(
+        let is_token = |item: &EmbeddingItem| matches!(item, EmbeddingItem::Token(_));
+        if items.iter().any(is_token) {
+            return Ok(vec![one_input(items)?]);
+        }
+        if items.len() > MOST_INPUTS {
+            return Err(ApiError::invalid(
                 Field::Input,
-                format!("has {found} inputs; it must have from 1 to {MOST_INPUTS}"),
-            )),
+                format!(
+                    "has {} inputs; at most {MOST_INPUTS} are allowed",
+                    items.len()
+                ),
+            ));
+        }
+        Ok(items.into_iter().map(EmbeddingItem::lower).collect())
+    }
+}
+
+/// The only input, of texts and token ids.
+fn one_input(items: Vec<EmbeddingItem>) -> Result<PromptInput, ApiError> {
+    let items = items.into_iter().enumerate();
+    let pieces = items.map(|(index, item)| match item {
+        EmbeddingItem::Text(text) => Ok(EmbeddingPiece::Text(text)),
+        EmbeddingItem::Token(id) => Ok(EmbeddingPiece::Token(id)),
+        EmbeddingItem::Pieces(_) => Err(ApiError::invalid(
+            Field::Input.index(index),
+            "is a list beside token ids; send one input or a list of inputs",
+        )),
+    });
+    let pieces: Vec<_> = pieces.collect::<Result<_, _>>()?;
+    Ok(EmbeddingItem::Pieces(pieces).lower())
+}
+
+impl EmbeddingItem {
+    fn lower(self) -> PromptInput {
+        let pieces = match self {
+            Self::Text(text) => return PromptInput::Text(text),
+            Self::Token(id) => return PromptInput::Tokens(vec![id]),
+            Self::Pieces(pieces) => pieces,
+        };
+        let ids = pieces.iter().map(|piece| match piece {
+            EmbeddingPiece::Token(id) => Some(*id),
+            EmbeddingPiece::Text(_) => None,
+        });
+        match ids.collect() {
+            Some(ids) => PromptInput::Tokens(ids),
+            None => PromptInput::Mixed(pieces.into_iter().map(EmbeddingPiece::lower).collect()),
+        }
+    }
+}
+
+impl EmbeddingPiece {
+    fn lower(self) -> PromptPiece {
+        match self {
+            Self::Text(text) => PromptPiece::Text(text),
+            Self::Token(id) => PromptPiece::Token(id),
         }
     }
 }

@@ -180,7 +180,7 @@ fn thinking(reasoning: Reasoning, chat: &ChatContext, ignored: &mut Vec<&'static
         ignored.push("reasoning.summary");
     }
     Thinking {
-        effort: effort.and_then(|effort| self::effort(effort, chat)),
+        effort: effort.and_then(|effort| self::effort(effort, "reasoning.effort", chat, ignored)),
         budget: None,
     }
 }
@@ -212,9 +212,7 @@ fn logprobs(
     top: Option<usize>,
     ignored: &mut Vec<&'static str>,
 ) -> Result<Option<Logprobs>, ApiError> {
-    if include.contains(&Include::EncryptedReasoning) {
-        ignored.push("include[reasoning.encrypted_content]");
-    }
+    ignored.extend(include.iter().filter_map(|each| each.ignored_name()));
     let top = options::alternatives(Field::TopLogprobs, top)?.unwrap_or(0);
     let wanted = top > 0 || include.contains(&Include::Logprobs);
     Ok(wanted.then(|| Logprobs::for_model(top)))

@@ -9,8 +9,10 @@ use utoipa::ToSchema;
 use super::item::Item;
 use crate::field::Field;
 use crate::openai::chat::wire::ReasoningEffort;
+use crate::openai::options::NO_SETTING;
+use crate::tool_types;
 use crate::union::{TextOr, TypeTags};
-use crate::wire::WireRequest;
+use crate::wire::{FieldTables, WireRequest};
 
 /// A conversation to answer. The engine's sampling parameters are accepted beside these fields.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
@@ -30,7 +32,9 @@ pub struct ResponseRequest {
     /// Stream the response as server-sent events.
     pub stream: Option<bool>,
     pub stream_options: Option<StreamOptions>,
-    /// The longest reply in tokens, reasoning included. The model's default if omitted.
+    /// The longest reply in tokens, reasoning included. The model's default if omitted. One that
+    /// exceeds the room in the context is reduced to it, and the header `x-loquat-max-tokens` has
+    /// the limit.
     #[schema(minimum = 1)]
     pub max_output_tokens: Option<usize>,
     /// The format of the answer.
@@ -42,8 +46,8 @@ pub struct ResponseRequest {
     /// Whether one reply may call several tools; default true.
     pub parallel_tool_calls: Option<bool>,
     pub reasoning: Option<Reasoning>,
-    /// Extra output: `message.output_text.logprobs`. `reasoning.encrypted_content` has no effect:
-    /// reasoning is not encrypted, and can be sent back as it is.
+    /// Extra output: `message.output_text.logprobs`. All others have no effect. Reasoning is not
+    /// encrypted, and can be sent back as it is.
     pub include: Option<Vec<Include>>,
     /// Number of alternatives to each token in log-probabilities, from 0 to 20.
     #[schema(maximum = 20)]
@@ -64,7 +68,7 @@ pub struct ResponseRequest {
 }
 
 impl WireRequest for ResponseRequest {
-    const IGNORED: &'static [(&'static str, &'static str)] = &[
+    const IGNORED: FieldTables<&'static str> = &[&[
         ("user", "clients are identified by their keys"),
         ("safety_identifier", "clients are identified by their keys"),
         ("service_tier", "there is only one; see `priority`"),
@@ -73,14 +77,27 @@ impl WireRequest for ResponseRequest {
             "prompt_cache_retention",
             "prompts stay cached while there is memory",
         ),
-    ];
-    const IGNORED_NESTED: &'static [(&'static str, &'static str)] = &[
+        ("client_metadata", "clients are identified by their keys"),
+        ("cache_prompt", "prompts share every common prefix"),
+    ]];
+    const IGNORED_NESTED: FieldTables<&'static str> = &[&[
         ("reasoning.summary", "reasoning is returned in full"),
         ("text.verbosity", "no supported model is trained for it"),
         ("text.format.description", "the model does not see it"),
+        ("reasoning.effort", NO_SETTING),
+        tool_types::IGNORED,
         (
             "include[reasoning.encrypted_content]",
             "reasoning is not encrypted",
+        ),
+        ("include[file_search_call.results]", BUILT_IN),
+        ("include[web_search_call.results]", BUILT_IN),
+        ("include[web_search_call.action.sources]", BUILT_IN),
+        ("include[code_interpreter_call.outputs]", BUILT_IN),
+        ("include[computer_call_output.output.image_url]", BUILT_IN),
+        (
+            "include[message.input_image.image_url]",
+            "messages are text only",
         ),
         ("encrypted_content", "reasoning is not encrypted"),
         ("phase", "replies have no phases"),
@@ -88,8 +105,8 @@ impl WireRequest for ResponseRequest {
             "stream_options.include_obfuscation",
             "chunks are not padded",
         ),
-    ];
-    const REFUSED: &'static [(Field, &'static str)] = &[
+    ]];
+    const REFUSED: FieldTables<Field> = &[&[
         (
             Field::Conversation,
             "continue a response with `previous_response_id`",
@@ -102,9 +119,12 @@ impl WireRequest for ResponseRequest {
         (Field::Moderation, "this server does not moderate"),
         (Field::ContextManagement, "conversations are not shortened"),
         (Field::PromptCacheOptions, "every prompt is cached"),
-    ];
+    ]];
     const SAMPLING: bool = true;
+    const TOOL_TYPES: &'static [&'static str] = &["function"];
 }
+
+const BUILT_IN: &str = "there are no built-in tools";
 
 /// Options of a stream.
 #[derive(Debug, Clone, Copy, Default, Deserialize, ToSchema)]
@@ -169,6 +189,11 @@ pub enum Tool {
 }
 
 const TOOLS: TypeTags = TypeTags {
+    default: None,
+    refused: &[],
+};
+
+const CHOICES: TypeTags = TypeTags {
     default: None,
     refused: &[(
         &[
@@ -259,11 +284,6 @@ pub enum NamedTool {
     Function { name: String },
 }
 
-const CHOICES: TypeTags = TypeTags {
-    default: None,
-    refused: TOOLS.refused,
-};
-
 impl<'de> Deserialize<'de> for ToolChoice {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         use serde::de::Error;
@@ -284,8 +304,8 @@ impl<'de> Deserialize<'de> for ToolChoice {
 #[serde(deny_unknown_fields)]
 #[schema(as = ResponseReasoning)]
 pub struct Reasoning {
-    /// How much; the model's default if omitted. Refused if the model's template has no such
-    /// setting.
+    /// How much; the model's default if omitted. Has no effect if the model does not think or its
+    /// template has no such setting; `none` is refused if the model always thinks.
     pub effort: Option<ReasoningEffort>,
     /// Has no effect: reasoning is returned in full.
     pub summary: Option<Summary>,
@@ -310,6 +330,34 @@ pub enum Include {
     Logprobs,
     #[serde(rename = "reasoning.encrypted_content")]
     EncryptedReasoning,
+    #[serde(rename = "file_search_call.results")]
+    FileSearchResults,
+    #[serde(rename = "web_search_call.results")]
+    WebSearchResults,
+    #[serde(rename = "web_search_call.action.sources")]
+    WebSearchSources,
+    #[serde(rename = "code_interpreter_call.outputs")]
+    CodeOutputs,
+    #[serde(rename = "computer_call_output.output.image_url")]
+    ComputerImages,
+    #[serde(rename = "message.input_image.image_url")]
+    InputImages,
+}
+
+impl Include {
+    /// How a header names it if it has no effect.
+    pub fn ignored_name(self) -> Option<&'static str> {
+        Some(match self {
+            Self::Logprobs => return None,
+            Self::EncryptedReasoning => "include[reasoning.encrypted_content]",
+            Self::FileSearchResults => "include[file_search_call.results]",
+            Self::WebSearchResults => "include[web_search_call.results]",
+            Self::WebSearchSources => "include[web_search_call.action.sources]",
+            Self::CodeOutputs => "include[code_interpreter_call.outputs]",
+            Self::ComputerImages => "include[computer_call_output.output.image_url]",
+            Self::InputImages => "include[message.input_image.image_url]",
+        })
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]

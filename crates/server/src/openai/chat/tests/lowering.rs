@@ -1,6 +1,10 @@
-use loquat_chat::{Effort, Message, MessageContent, Role, Thinking, Tool, ToolCall, ToolChoice};
+use loquat_chat::{
+    ChatContext, Effort, Message, MessageContent, Role, Thinking, Tool, ToolCall, ToolChoice,
+};
 use loquat_engine::{Logprobs, SamplingParams};
-use loquat_grammar::GrammarSource;
+use loquat_grammar::{GrammarSource, Grammars};
+use loquat_text::ChatTemplate;
+use loquat_text::format::{FormatOverrides, OutputFormat};
 use serde_json::{Value, json};
 
 use crate::error::ApiError;
@@ -9,11 +13,17 @@ use crate::openai::chat::ChatCompletionRequest;
 use crate::openai::chat::lower::{LoweredChatCompletion, lower};
 use crate::openai::options::Streaming;
 use crate::testing;
+use crate::unknown_fields::FieldPolicy;
 use crate::wire::JsonBody;
 
 fn lowered(request: &Value) -> Result<LoweredChatCompletion, ApiError> {
-    let body = JsonBody::<ChatCompletionRequest>::read(request.to_string().as_bytes())?;
-    lower(body, &testing::chat(), &SamplingParams::greedy())
+    lower_with(request, &testing::chat())
+}
+
+fn lower_with(request: &Value, chat: &ChatContext) -> Result<LoweredChatCompletion, ApiError> {
+    let bytes = request.to_string();
+    let body = JsonBody::<ChatCompletionRequest>::read(bytes.as_bytes(), FieldPolicy::Lenient)?;
+    lower(body, chat, &SamplingParams::greedy())
 }
 
 /// A request of one message, with more in it.
@@ -142,14 +152,13 @@ fn invalid_message_names_its_field() {
             json!([{ "role": "user", "content": null }]),
             "messages[0].content",
         ),
-        (json!([{ "role": "assistant" }]), "messages[0].content"),
         (
             json!([{ "role": "user", "content": 7 }]),
             "messages[0].content",
         ),
         (
-            json!([{ "role": "user", "content": "", "mood": "good" }]),
-            "messages[0].mood",
+            json!([{ "role": "user", "content": "", "nane": "good" }]),
+            "messages[0].nane",
         ),
         (
             json!([{ "role": "user", "content": "", "audio": {} }]),
@@ -234,7 +243,7 @@ fn invalid_message_names_its_field() {
 fn invalid_field_is_named() {
     let tool = json!([{ "type": "function", "function": { "name": "f" } }]);
     let cases = [
-        (json!({ "colour": "red" }), "colour"),
+        (json!({ "max_token": 1 }), "max_token"),
         (json!({ "n": 0 }), "n"),
         (json!({ "n": 129 }), "n"),
         (json!({ "n": "two" }), "n"),
@@ -244,8 +253,8 @@ fn invalid_field_is_named() {
             "stream_options",
         ),
         (
-            json!({ "stream": true, "stream_options": { "x": 1 } }),
-            "stream_options.x",
+            json!({ "stream": true, "stream_options": { "include_usge": 1 } }),
+            "stream_options.include_usge",
         ),
         (json!({ "stop": vec!["x"; 65] }), "stop"),
         (json!({ "stop": 7 }), "stop"),
@@ -264,7 +273,7 @@ fn invalid_field_is_named() {
             json!({ "max_completion_tokens": 1, "max_tokens": 2 }),
             "max_tokens",
         ),
-        (json!({ "max_tokens": -1 }), "max_tokens"),
+        (json!({ "max_tokens": -2 }), "max_tokens"),
         (
             json!({ "thinking_budget": 1, "thinking_token_budget": 2 }),
             "thinking_token_budget",
@@ -275,10 +284,6 @@ fn invalid_field_is_named() {
         (json!({ "temperature": "warm" }), "temperature"),
         (json!({ "logit_bias": { "word": 1 } }), "logit_bias"),
         (json!({ "seed": 1.5 }), "seed"),
-        (
-            json!({ "tools": [{ "type": "retrieval" }] }),
-            "tools[0].type",
-        ),
         (
             json!({ "tools": [{ "type": "function", "function": {} }] }),
             "tools[0].function.name",
@@ -329,8 +334,8 @@ fn invalid_field_is_named() {
             "structured_outputs",
         ),
         (
-            json!({ "structured_outputs": { "poem": 1 } }),
-            "structured_outputs.poem",
+            json!({ "structured_outputs": { "jsn": 1 } }),
+            "structured_outputs.jsn",
         ),
         (json!({ "chat_template_kwargs": 1 }), "chat_template_kwargs"),
         (json!({ "audio": {} }), "audio"),
@@ -369,6 +374,20 @@ fn answer_formats_become_constraints() {
             json_schema.clone(),
         ),
         (json!({ "guided_json": schema }), json_schema.clone()),
+        (
+            json!({ "response_format": { "type": "json_object", "schema": schema } }),
+            json_schema.clone(),
+        ),
+        (
+            json!({ "response_format": { "type": "json_schema", "schema": schema } }),
+            json_schema.clone(),
+        ),
+        (json!({ "json_schema": schema }), json_schema.clone()),
+        (
+            json!({ "grammar": gbnf }),
+            Some(GrammarSource::Gbnf(gbnf.to_owned())),
+        ),
+        (json!({ "grammar": "" }), None),
         (
             json!({ "guided_json": schema.to_string() }),
             json_schema.clone(),
@@ -445,6 +464,18 @@ fn reasoning_effort_maps_to_thinking() {
         (
             json!({ "reasoning_effort": "max" }),
             Some(Effort::High),
+            None,
+        ),
+        (json!({ "enable_thinking": false }), Some(Effort::Off), None),
+        (json!({ "enable_thinking": true }), Some(Effort::On), None),
+        (
+            json!({ "chat_template_kwargs": { "enable_thinking": false } }),
+            Some(Effort::Off),
+            None,
+        ),
+        (
+            json!({ "enable_thinking": true, "reasoning_effort": "low" }),
+            Some(Effort::Low),
             None,
         ),
         (json!({ "thinking_budget": 5 }), None, Some(5)),
@@ -558,4 +589,108 @@ fn remaining_fields_are_lowered() {
     assert_eq!(ignored, ["stream_options.include_obfuscation"]);
     assert_eq!(accepted(&json!({ "stop": "a" })).chat.stop, ["a"]);
     assert_eq!(accepted(&json!({ "stream": false })).streaming, None);
+}
+
+/// A model whose template has no thinking switch.
+fn without_switch(reasoning: Option<&str>) -> ChatContext {
+    let template = ChatTemplate::new("{{ messages[0].content }}").expect("a template");
+    let tokenizer = testing::tokenizer();
+    let grammars = Grammars::new(tokenizer.clone(), tokenizer.vocab_size());
+    let format = OutputFormat::named(reasoning, None).expect("known");
+    let overrides = FormatOverrides {
+        reasoning: Some(format.reasoning),
+        ..FormatOverrides::default()
+    };
+    ChatContext::new(tokenizer, Some(template), grammars, overrides)
+}
+
+#[test]
+fn thinking_fields_without_effect_are_ignored() {
+    let never = without_switch(None);
+    let always = without_switch(Some("think"));
+    let kwargs = json!({ "chat_template_kwargs": { "enable_thinking": true } });
+    let cases: [(Value, &[&str], &[&str]); 5] = [
+        (
+            json!({ "reasoning_effort": "high" }),
+            &["reasoning_effort"],
+            &["reasoning_effort"],
+        ),
+        (json!({ "thinking_budget": 5 }), &["thinking_budget"], &[]),
+        (
+            json!({ "enable_thinking": true }),
+            &["enable_thinking"],
+            &["enable_thinking"],
+        ),
+        (
+            json!({ "enable_thinking": false }),
+            &[],
+            &["enable_thinking"],
+        ),
+        (
+            kwargs,
+            &["chat_template_kwargs.enable_thinking"],
+            &["chat_template_kwargs.enable_thinking"],
+        ),
+    ];
+    for (more, by_never, by_always) in cases {
+        for (chat, expected) in [(&never, by_never), (&always, by_always)] {
+            let lowered = lower_with(&with(&more), chat).expect("accepted");
+            assert_eq!(lowered.ignored, expected, "{more}");
+            assert_eq!(lowered.chat.thinking.effort, None, "{more}");
+        }
+    }
+}
+
+#[test]
+fn fields_of_other_servers_are_lowered() {
+    let lowered = accepted(&json!({
+        "repeat_penalty": 1.5, "repeat_last_n": 32, "stop_token_ids": [7, 8],
+        "skip_special_tokens": false, "max_tokens": -1, "cache_prompt": true,
+    }));
+    let sampling = &lowered.chat.sampling;
+    assert_eq!(
+        (sampling.repetition_penalty, sampling.penalty_last_n),
+        (1.5, 32)
+    );
+    let options = &lowered.options;
+    assert_eq!(options.stop_token_ids, [7, 8]);
+    assert!(options.show_special);
+    assert_eq!(options.max_tokens, Some(usize::MAX));
+    assert_eq!(lowered.ignored, ["cache_prompt"]);
+    let both = json!({ "repeat_penalty": 1.5, "repetition_penalty": 1.1 });
+    let error = lowered_error(&both);
+    assert_eq!(error.param, Some(FieldPath::verbatim("repetition_penalty")));
+    // False means what this server does anyway.
+    assert!(
+        lowered_error(&json!({ "use_beam_search": true }))
+            .param
+            .is_some()
+    );
+    assert!(
+        accepted(&json!({ "use_beam_search": false }))
+            .ignored
+            .is_empty()
+    );
+}
+
+fn lowered_error(more: &Value) -> ApiError {
+    lowered(&with(more)).map(|_| ()).expect_err("refused")
+}
+
+#[test]
+fn parts_may_have_cache_control_and_no_content() {
+    let ephemeral = json!({ "type": "ephemeral" });
+    let lowered = accepted(&json!({ "messages": [
+        { "role": "user", "content": [
+            { "type": "text", "text": "a", "cache_control": ephemeral },
+            { "type": "text", "text": "b", "cache_control": ephemeral },
+        ]},
+        { "role": "assistant", "content": null },
+        { "role": "user", "content": "c" },
+    ]}));
+    assert_eq!(lowered.ignored, ["cache_control"]);
+    assert!(lowered.chat.messages[1].content.is_empty());
+    let refused = json!({ "messages": [{ "role": "user", "content": null }] });
+    let param = lowered_error(&refused).param;
+    assert_eq!(param, Some(FieldPath::verbatim("messages[0].content")));
 }

@@ -236,9 +236,9 @@ async fn unservable_requests_are_refused() {
             json!("model_not_found"),
         ),
         (
-            json!({ "colour": 1 }),
+            json!({ "temprature": 1 }),
             400,
-            json!("colour"),
+            json!("temprature"),
             json!("unknown_parameter"),
         ),
         (
@@ -292,6 +292,30 @@ async fn unservable_requests_are_refused() {
             Value::Null,
         ),
         (
+            json!({ "response_format": { "type": "json_object", "schema": 123 } }),
+            400,
+            json!("response_format"),
+            Value::Null,
+        ),
+        (
+            json!({ "response_format": { "type": "json_object", "schema": { "type": "hiccup" } } }),
+            400,
+            json!("response_format"),
+            Value::Null,
+        ),
+        (
+            json!({ "json_schema": bad_schema }),
+            400,
+            json!("json_schema"),
+            Value::Null,
+        ),
+        (
+            json!({ "grammar": "root ::= (" }),
+            400,
+            json!("grammar"),
+            Value::Null,
+        ),
+        (
             json!({ "guided_json": bad_schema }),
             400,
             json!("guided_json"),
@@ -316,7 +340,10 @@ async fn unservable_requests_are_refused() {
             Value::Null,
         ),
     ];
-    let server = Harness::saying("Hi");
+    let mut config = Harness::config();
+    config.server.strict_model_names = true;
+    config.server.strict_limits = true;
+    let server = Harness::with(Scripted::new("Hi"), config);
     for (more, status, param, code) in cases {
         for stream in [false, true] {
             let mut request = request(&more);
@@ -347,4 +374,12 @@ async fn only_model_may_be_omitted() {
         refused(&reply),
         (400, json!("model"), json!("model_not_found"))
     );
+}
+
+#[tokio::test]
+async fn grammar_of_llama_cpp_constrains() {
+    let more = json!({ "grammar": "root ::= \"a\"{5,5}" });
+    let reply = Harness::saying("bbb").post(ROUTE, &request(&more)).await;
+    assert_eq!(reply.status(), StatusCode::OK, "{}", reply.text());
+    assert_eq!(reply.json()["choices"][0]["message"]["content"], "aaaaa");
 }

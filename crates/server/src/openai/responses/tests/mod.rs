@@ -96,7 +96,6 @@ async fn items_become_messages() {
 async fn invalid_fields_are_named() {
     let item = |item: Value| json!({ "input": [item] });
     let part = |part: Value| item(json!({ "role": "user", "content": [part] }));
-    let tool = |kind: &str| json!({ "tools": [{ "type": kind }] });
     let cases = [
         (
             json!({ "input": null }),
@@ -105,7 +104,11 @@ async fn invalid_fields_are_named() {
         ),
         (json!({ "input": 5 }), Some("input"), "a string or a list"),
         (json!({ "input": [] }), Some("input"), "`input` is empty"),
-        (json!({ "banana": 1 }), Some("banana"), "banana"),
+        (
+            json!({ "inptu": 1 }),
+            Some("inptu"),
+            "did you mean `input`?",
+        ),
         (
             json!({ "conversation": "c" }),
             Some("conversation"),
@@ -126,7 +129,6 @@ async fn invalid_fields_are_named() {
             Some("max_output_tokens"),
             "`max_output_tokens`",
         ),
-        (json!({ "max_output_tokens": 100_000 }), None, "context"),
         (
             json!({ "top_logprobs": 21 }),
             Some("top_logprobs"),
@@ -138,9 +140,9 @@ async fn invalid_fields_are_named() {
             "temperature",
         ),
         (
-            json!({ "include": ["file_search_call.results"] }),
+            json!({ "include": ["everything"] }),
             Some("include[0]"),
-            "file_search",
+            "everything",
         ),
         (
             part(json!({ "type": "input_image" })),
@@ -171,16 +173,6 @@ async fn invalid_fields_are_named() {
             item(json!({ "type": "function_call_output", "call_id": "c9", "output": "" })),
             Some("input"),
             "call_id c9",
-        ),
-        (
-            tool("web_search"),
-            Some("tools[0]"),
-            "`web_search` is not supported",
-        ),
-        (
-            tool("custom"),
-            Some("tools[0]"),
-            "`custom` is not supported",
         ),
         (
             json!({ "tools": tools(), "tool_choice": { "type": "function", "name": "sub" } }),
