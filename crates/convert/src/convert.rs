@@ -105,6 +105,7 @@ pub fn convert(
     let mut report = result.write(&model, &output, options, step)?;
     report.notes = notes;
     report.source_bytes = source.bytes();
+    source.checkpoint.files().check()?;
     output.commit()?;
     Ok(report)
 }

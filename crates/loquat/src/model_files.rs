@@ -146,6 +146,7 @@ impl ModelFiles {
         }
         let started = Instant::now();
         let session = backend.open(self.source.clone(), options, progress)?;
+        self.checkpoint.files().check()?;
         tracing::info!(
             "loaded {} on {} in {:.2} s",
             self.name,

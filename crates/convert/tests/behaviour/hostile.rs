@@ -209,6 +209,28 @@ fn contradicting_types_are_refused() {
     assert_eq!(names(folder.path()), [""; 0]);
 }
 
+#[cfg(unix)]
+#[test]
+fn source_truncated_meanwhile_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = with_value(folder.path(), "model.norm.weight", 1.0);
+    let out = folder.path().join("out");
+    let error = convert(&conversion(&source, &out), &mut |step| {
+        if let Step::Begin(_) = step {
+            let file = std::fs::File::options();
+            let file = file
+                .clone()
+                .write(true)
+                .open(source.join("model.safetensors"));
+            file.unwrap().set_len(9000).unwrap();
+        }
+        true
+    })
+    .unwrap_err();
+    assert!(error.to_string().contains("and now has 9000"), "{error}");
+    assert_eq!(names(folder.path()), ["source"]);
+}
+
 #[test]
 fn interrupted_conversion_leaves_nothing() {
     for stop_after in [0, 1, 5] {
