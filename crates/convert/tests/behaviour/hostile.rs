@@ -18,6 +18,7 @@ fn conversion<'a>(source: &'a Path, out: &'a Path) -> Conversion<'a> {
         name: None,
         requantize: false,
         force: false,
+        records: None,
     }
 }
 
