@@ -1,13 +1,13 @@
 //! `loquat convert`: converts a model to another format or quantization and reports the error.
 
 use std::fmt::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use loquat_convert::{Conversion, Quant, QuantizationError, Report, Step, Target, convert};
-use loquat_store::Store;
+use loquat_store::{Store, reference_path};
 use serde_json::{Value, json};
 
 use crate::args::ConvertArgs;
@@ -29,7 +29,7 @@ pub fn run(args: &ConvertArgs) -> Result<(), CliError> {
     let name = choice
         .reference
         .as_deref()
-        .filter(|name| !Path::new(name).exists());
+        .filter(|name| !reference_path(name).exists());
     let interrupted = listen_for_interrupt()?;
     let bar = ShareBar::start(&format!("converting to {}", args.output.display()));
     let (mut total, mut done) = (0, 0);
