@@ -157,12 +157,12 @@ mod tests {
         }
         fs::write(records.join("empty.work"), "").unwrap();
 
-        let expected = Leftover {
+        let expected = [Leftover {
             path: killed.clone(),
             bytes: 10,
-        };
-        assert_eq!(leftovers(&records), [expected.clone()]);
-        assert_eq!(remove_leftovers(&records).unwrap(), [expected]);
+        }];
+        assert_eq!(leftovers(&records), expected);
+        assert_eq!(remove_leftovers(&records).unwrap(), expected);
         assert!(!killed.exists());
         for path in [&live, &finished, &replacing, &other] {
             assert!(path.join("whole").exists(), "{}", path.display());

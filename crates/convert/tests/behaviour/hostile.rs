@@ -218,11 +218,8 @@ fn source_truncated_meanwhile_is_refused() {
     let out = folder.path().join("out");
     let error = convert(&conversion(&source, &out), &mut |step| {
         if let Step::Begin(_) = step {
-            let file = std::fs::File::options();
-            let file = file
-                .clone()
-                .write(true)
-                .open(source.join("model.safetensors"));
+            let weights = source.join("model.safetensors");
+            let file = std::fs::File::options().write(true).open(weights);
             file.unwrap().set_len(9000).unwrap();
         }
         true
