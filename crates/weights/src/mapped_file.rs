@@ -133,11 +133,13 @@ impl FileWatch {
     /// Fails if a file was truncated, written to or unreadable since it was opened. A file that was
     /// replaced by another of its name, or deleted, is still whole.
     pub fn check(&self) -> Result<(), WeightsError> {
-        let changed = |file: &Arc<MappedFile>| Some((file.path.clone(), file.change()?));
-        match self.files.iter().find_map(changed) {
-            Some((path, change)) => Err(WeightsError::FileChanged { path, change }),
-            None => Ok(()),
+        for file in &self.files {
+            if let Some(change) = file.change() {
+                let path = file.path.clone();
+                return Err(WeightsError::FileChanged { path, change });
+            }
         }
+        Ok(())
     }
 }
 
