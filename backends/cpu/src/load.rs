@@ -9,7 +9,7 @@ use loquat_spec::{
     KvSource, LatentAttention, LayerRole as R, Mamba2, MambaNorm, Mixer, ModelSpec,
     Norm as NormSpec, Role, Rope, ShortConv,
 };
-use loquat_weights::{Matrix, Weights};
+use loquat_weights::{FileWatch, Matrix, Weights};
 
 use crate::linear::Linear;
 use crate::model::{
@@ -35,6 +35,7 @@ impl Model {
             context,
             packer,
             ropes: Vec::new(),
+            files: FileWatch::default(),
         };
         let layers = load_layers(&mut loader, spec, weights, progress)?;
         let head = loader.linear(matrix(weights, head_role(spec))?)?;
@@ -44,16 +45,16 @@ impl Model {
             embedding_scale: spec.embedding.scale,
             embedding: match (spec.head.tied, &head) {
                 (true, Linear::Packed(_)) => None,
-                _ => Some(matrix(weights, Role::Embedding)?.clone()),
+                _ => Some(loader.in_place(Role::Embedding)?),
             },
             positions: match spec.embedding.positions {
-                Some(_) => Some(matrix(weights, Role::Positions)?.clone()),
+                Some(_) => Some(loader.in_place(Role::Positions)?),
                 None => None,
             },
             per_layer_inputs: match spec.per_layer_inputs {
                 Some(inputs) => Some(PerLayerWeights {
                     spec: inputs,
-                    embedding: matrix(weights, Role::PerLayerEmbedding)?.clone(),
+                    embedding: loader.in_place(Role::PerLayerEmbedding)?,
                     projection: loader.linear(matrix(weights, Role::PerLayerProjection)?)?,
                     norm: load_norm(&mut loader, weights, &inputs.norm, Role::PerLayerNorm, None)?,
                 }),
@@ -66,6 +67,7 @@ impl Model {
             head_scale: spec.head.scale,
             softcap: spec.head.softcap,
             ropes: loader.ropes,
+            files: loader.files,
         };
         progress(1.0);
         Ok(model)
@@ -106,11 +108,23 @@ struct Loader<'a> {
     context: usize,
     packer: Packer<'a>,
     ropes: Vec<RopeTable>,
+    files: FileWatch,
 }
 
 impl Loader<'_> {
     fn linear(&mut self, matrix: &Matrix) -> Result<Linear, OpenError> {
-        Linear::new(matrix, self.precision, &mut self.packer)
+        let linear = Linear::new(matrix, self.precision, &mut self.packer)?;
+        if matches!(linear, Linear::Plain(_)) {
+            self.files.add(matrix);
+        }
+        Ok(linear)
+    }
+
+    /// A matrix that is read from the file in every step.
+    fn in_place(&mut self, role: Role) -> Result<Matrix, OpenError> {
+        let matrix = matrix(self.weights, role)?;
+        self.files.add(matrix);
+        Ok(matrix.clone())
     }
 }
 

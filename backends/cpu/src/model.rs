@@ -5,7 +5,7 @@ use loquat_spec::{
     Activation, Attention, DeltaRule, Experts, LatentAttention, Mamba2, NormKind, PerLayerInputs,
     Rope, ShortConv,
 };
-use loquat_weights::Matrix;
+use loquat_weights::{FileWatch, Matrix};
 
 use crate::linear::Linear;
 
@@ -25,6 +25,8 @@ pub struct Model {
     pub head_bias: Option<Vec<f32>>,
     pub head_scale: f32,
     pub softcap: Option<f32>,
+    /// The files of the matrices that are not copied.
+    pub files: FileWatch,
 }
 
 impl Model {

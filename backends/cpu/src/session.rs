@@ -246,7 +246,8 @@ impl<T: KvElement> Session for CpuSession<T> {
         self.plan.clear();
         rows.emitted.clear();
         self.rows = rows;
-        Ok(())
+        let intact = self.model.files.check();
+        intact.map_err(|changed| SessionError::WeightsChanged(changed.to_string()))
     }
 
     fn export(&self, sequence: SequenceId) -> Result<Vec<u8>, SessionError> {

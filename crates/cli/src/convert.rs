@@ -1,12 +1,13 @@
 //! `loquat convert`: converts a model to another format or quantization and reports the error.
 
 use std::fmt::Write;
-use std::path::Path;
+use std::path::PathBuf;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
 use loquat_convert::{Conversion, Quant, QuantizationError, Report, Step, Target, convert};
+use loquat_store::{Store, reference_path};
 use serde_json::{Value, json};
 
 use crate::args::ConvertArgs;
@@ -28,7 +29,7 @@ pub fn run(args: &ConvertArgs) -> Result<(), CliError> {
     let name = choice
         .reference
         .as_deref()
-        .filter(|name| !Path::new(name).exists());
+        .filter(|name| !reference_path(name).exists());
     let interrupted = listen_for_interrupt()?;
     let bar = ShareBar::start(&format!("converting to {}", args.output.display()));
     let (mut total, mut done) = (0, 0);
@@ -43,6 +44,7 @@ pub fn run(args: &ConvertArgs) -> Result<(), CliError> {
             name,
             requantize: args.requantize,
             force: args.force,
+            records: Some(&records(&store)),
         },
         &mut |step| {
             match step {
@@ -71,15 +73,26 @@ pub fn run(args: &ConvertArgs) -> Result<(), CliError> {
     }
 }
 
-/// Ctrl-C ends the conversion between two blocks of rows, so that it can clean up.
+/// Where conversions are recorded while they run, for `loquat prune`.
+pub fn records(store: &Store) -> PathBuf {
+    store.cache_dir().join("conversions")
+}
+
+/// Ctrl-C and requests to terminate end the conversion between two blocks of rows, so that it can
+/// clean up.
 fn listen_for_interrupt() -> Result<Arc<AtomicBool>, CliError> {
-    let pressed = Arc::new(AtomicBool::new(false));
+    let interrupted = Arc::new(AtomicBool::new(false));
     let handler = {
-        let pressed = Arc::clone(&pressed);
-        move || pressed.store(true, Ordering::Relaxed)
+        let interrupted = Arc::clone(&interrupted);
+        move || interrupted.store(true, Ordering::Relaxed)
     };
     ctrlc::set_handler(handler).map_err(|error| CliError::Terminal(error.to_string()))?;
-    Ok(pressed)
+    #[cfg(unix)]
+    for signal in [signal_hook::consts::SIGTERM, signal_hook::consts::SIGHUP] {
+        signal_hook::flag::register(signal, Arc::clone(&interrupted))
+            .map_err(|error| CliError::Terminal(error.to_string()))?;
+    }
+    Ok(interrupted)
 }
 
 struct ConversionSummary<'a> {
@@ -143,7 +156,7 @@ impl ConversionSummary<'_> {
             })
             .collect();
         json!({
-            "output": self.args.output,
+            "output": self.args.output.to_string_lossy(),
             "bytes": report.bytes,
             "source_bytes": report.source_bytes,
             "bits_per_weight": report.bits_per_weight(),

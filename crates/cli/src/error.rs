@@ -193,7 +193,9 @@ impl CliError {
                 | ConvertError::NotReplaceable { .. }
                 | ConvertError::WrongShape { .. }
                 | ConvertError::OntoItself { .. } => 2,
-                ConvertError::NoSpace { .. } | ConvertError::Write { .. } => 1,
+                ConvertError::NoSpace { .. }
+                | ConvertError::Write { .. }
+                | ConvertError::Remove { .. } => 1,
                 ConvertError::Interrupted => 130,
                 ConvertError::Weights(_)
                 | ConvertError::Text(_)

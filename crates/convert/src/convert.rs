@@ -35,6 +35,9 @@ pub struct Conversion<'a> {
     pub requantize: bool,
     /// Replace an existing model.
     pub force: bool,
+    /// Where running conversions are recorded, so that
+    /// [`remove_leftovers`](crate::remove_leftovers) finds what killed ones leave.
+    pub records: Option<&'a Path>,
 }
 
 /// Progress. The callback returns whether to continue.
@@ -101,10 +104,11 @@ pub fn convert(
         },
     )?;
     let result = EncodedPlan::choose(&model, &planned, options, float, &source, &mut notes);
-    let output = output.open()?;
+    let output = output.open(options.records)?;
     let mut report = result.write(&model, &output, options, step)?;
     report.notes = notes;
     report.source_bytes = source.bytes();
+    source.checkpoint.files().check()?;
     output.commit()?;
     Ok(report)
 }

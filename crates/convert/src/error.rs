@@ -85,6 +85,11 @@ pub enum ConvertError {
         path: PathBuf,
         source: std::io::Error,
     },
+    #[error("cannot remove {}: {source}", path.display())]
+    Remove {
+        path: PathBuf,
+        source: std::io::Error,
+    },
     #[error("cannot read {}: {source}", path.display())]
     Read {
         path: PathBuf,

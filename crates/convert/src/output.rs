@@ -6,6 +6,7 @@ use loquat_weights::gguf::Gguf;
 use tempfile::{TempDir, TempPath};
 
 use crate::ConvertError;
+use crate::leftovers::WorkRecord;
 use crate::source::{COMPANION_FILES, CONFIG, Source};
 
 /// Whether the result is a file or a folder.
@@ -27,13 +28,16 @@ pub(crate) struct OutputPath<'a> {
 pub(crate) struct PendingOutput<'a> {
     path: OutputPath<'a>,
     work: TempDir,
+    /// Dropped after the work folder.
+    _record: Option<WorkRecord>,
     /// Dropped after the work folder, which is in the last of them.
     _parents: Parents,
 }
 
-const WORK: &str = ".loquat-convert-";
+pub(crate) const WORK: &str = ".loquat-convert-";
 const WHOLE: &str = "whole";
-const REPLACED: &str = "replaced";
+/// An old model that is moved back if the new one cannot take its place.
+pub(crate) const REPLACED: &str = "replaced";
 /// Other files of published checkpoints; a folder with any other file is not replaced.
 const HUB_FILES: &[&str] = &[
     "README.md",
@@ -101,16 +105,21 @@ impl<'a> OutputPath<'a> {
         self.target.symlink_metadata().is_ok()
     }
 
-    /// Creates missing parent folders. Checks again, since the path may have changed.
-    pub fn open(self) -> Result<PendingOutput<'a>, ConvertError> {
+    /// Creates missing parent folders. Checks again, since the path may have changed. The work folder
+    /// is recorded in `records`, if it can be.
+    pub fn open(self, records: Option<&Path>) -> Result<PendingOutput<'a>, ConvertError> {
         self.check_free()?;
         let parent = self.target.parent().filter(|path| *path != Path::new(""));
         let parent = parent.unwrap_or(Path::new("."));
         let failed = ConvertError::writing(self.target);
         let parents = Parents::make(parent).map_err(&failed)?;
         let work = tempfile::Builder::new().prefix(WORK).tempdir_in(parent);
+        let work = work.map_err(&failed)?;
+        // Without a record, only a killed conversion leaves something.
+        let record = records.and_then(|records| WorkRecord::create(records, work.path()).ok());
         Ok(PendingOutput {
-            work: work.map_err(&failed)?,
+            work,
+            _record: record,
             path: self,
             _parents: parents,
         })
@@ -178,9 +187,12 @@ impl PendingOutput<'_> {
         }
     }
 
-    /// Replaces the old folder; restores it on failure.
+    /// Replaces the old folder: in one step where the system can, otherwise restoring it on failure.
     fn exchange(self) -> Result<(), ConvertError> {
         let (target, replaced) = (self.path.target, self.work.path().join(REPLACED));
+        if swap(&self.whole(), target).is_ok() {
+            return Ok(());
+        }
         let failed = ConvertError::writing(target);
         std::fs::rename(target, &replaced).map_err(&failed)?;
         let Err(error) = std::fs::rename(self.whole(), target) else {
@@ -192,6 +204,18 @@ impl PendingOutput<'_> {
         }
         Err(failed(error))
     }
+}
+
+/// Exchanges two folders, so that both paths exist at every moment.
+#[cfg(any(target_os = "linux", target_os = "macos"))]
+fn swap(one: &Path, other: &Path) -> std::io::Result<()> {
+    use rustix::fs::{CWD, RenameFlags, renameat_with};
+    Ok(renameat_with(CWD, one, CWD, other, RenameFlags::EXCHANGE)?)
+}
+
+#[cfg(not(any(target_os = "linux", target_os = "macos")))]
+fn swap(_: &Path, _: &Path) -> std::io::Result<()> {
+    Err(std::io::ErrorKind::Unsupported.into())
 }
 
 /// Created parent folders, outermost first; those that stay empty are removed on drop.
@@ -276,14 +300,14 @@ mod tests {
         for force in [false, true] {
             let folder = tempfile::tempdir().unwrap();
             let file = folder.path().join("model.gguf");
-            let pending = output(&file, Shape::File, force).open().unwrap();
+            let pending = output(&file, Shape::File, force).open(None).unwrap();
             fs::write(pending.whole(), "GGUF").unwrap();
             fs::write(&file, "a letter").unwrap();
             assert!(pending.commit().is_err(), "{force}");
             assert_eq!(fs::read_to_string(&file).unwrap(), "a letter");
 
             let out = folder.path().join("out");
-            let pending = output(&out, Shape::Folder, force).open().unwrap();
+            let pending = output(&out, Shape::Folder, force).open(None).unwrap();
             fs::create_dir(pending.whole()).unwrap();
             fs::create_dir(&out).unwrap();
             fs::write(out.join("letter"), "").unwrap();
@@ -299,7 +323,7 @@ mod tests {
         let out = folder.path().join("out");
         checkpoint(&out);
         // Nothing was written, so there is nothing to move.
-        let pending = output(&out, Shape::Folder, true).open().unwrap();
+        let pending = output(&out, Shape::Folder, true).open(None).unwrap();
         assert!(pending.commit().is_err());
         assert_eq!(fs::read_to_string(out.join(CONFIG)).unwrap(), "old");
     }
@@ -308,9 +332,9 @@ mod tests {
     fn empty_parent_folders_are_removed() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("a/b/model.gguf");
-        drop(output(&file, Shape::File, false).open().unwrap());
+        drop(output(&file, Shape::File, false).open(None).unwrap());
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);
-        let pending = output(&file, Shape::File, false).open().unwrap();
+        let pending = output(&file, Shape::File, false).open(None).unwrap();
         fs::write(pending.whole(), "GGUF").unwrap();
         pending.commit().unwrap();
         assert!(file.is_file());

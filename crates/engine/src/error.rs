@@ -96,6 +96,9 @@ pub enum EngineFailure {
     /// The session or the engine panicked.
     #[error("{0}")]
     Panicked(String),
+    /// The session cannot go on.
+    #[error("{0}")]
+    Session(SessionError),
     /// Too many consecutive steps failed.
     #[error("{count} consecutive steps failed; the last: {last}")]
     Steps {

@@ -302,7 +302,8 @@ impl Worker {
         self.conclude(expired, now);
     }
 
-    /// Computes the batch. A failed step fails its sequences; too many in a row end the engine.
+    /// Computes the batch. A failed step fails its sequences; too many in a row, or a fatal one, end
+    /// the engine.
     fn run(&mut self) -> Result<(), EngineError> {
         if self.rows.is_empty() {
             return Ok(());
@@ -319,6 +320,9 @@ impl Worker {
             return Ok(());
         };
         tracing::error!(%error, "a step failed");
+        if error.is_fatal() {
+            return Err(EngineError::Dead(EngineFailure::Session(error)));
+        }
         self.failures += 1;
         if self.failures == MAX_FAILURES {
             return Err(EngineError::Dead(EngineFailure::Steps {

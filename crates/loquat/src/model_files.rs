@@ -1,7 +1,6 @@
 //! A model's files, before its weights are loaded.
 
 use std::fmt;
-use std::path::Path;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -9,7 +8,7 @@ use loquat_chat::ChatContext;
 use loquat_engine::{EngineOptions, SamplingParams};
 use loquat_grammar::Grammars;
 use loquat_session::{Backend, ModelSource, Session, SessionOptions};
-use loquat_store::ResolvedModel;
+use loquat_store::{ResolvedModel, reference_path};
 use loquat_text::format::FormatOverrides;
 use loquat_text::{ChatTemplate, GenerationConfig, TextError, Tokenizer};
 use loquat_weights::{Checkpoint, Format};
@@ -34,7 +33,7 @@ impl ModelFiles {
     /// Opens a model that the store located. A model given by path is named after its file.
     pub fn open(located: &ResolvedModel) -> Result<Self, Error> {
         let ResolvedModel { path, name } = located;
-        let name = if Path::new(name) == path {
+        let name = if reference_path(name) == *path {
             path.file_name()
                 .unwrap_or(path.as_os_str())
                 .to_string_lossy()
@@ -146,6 +145,7 @@ impl ModelFiles {
         }
         let started = Instant::now();
         let session = backend.open(self.source.clone(), options, progress)?;
+        self.checkpoint.files().check()?;
         tracing::info!(
             "loaded {} on {} in {:.2} s",
             self.name,

@@ -6,7 +6,8 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use loquat_chat::ChatError;
-use loquat_engine::EngineError;
+use loquat_engine::{EngineError, EngineFailure};
+use loquat_session::SessionError;
 
 use crate::field::{Field, FieldPath};
 
@@ -160,6 +161,13 @@ impl From<EngineError> for ApiError {
             EngineError::QueueFull
             | EngineError::QueueTimeout { .. }
             | EngineError::FirstTokenTimeout { .. } => Self::overloaded(message),
+            EngineError::Dead(EngineFailure::Session(SessionError::WeightsChanged(_))) => {
+                Self::overloaded(
+                    "the model's files changed while it was loaded; it is loaded again for the \
+                     next request",
+                )
+                .code("model_files_changed")
+            }
             EngineError::ShutDown => Self::overloaded("the server is stopping"),
             EngineError::Constraint(_) => Self::bad_request(message),
             EngineError::Session(_)

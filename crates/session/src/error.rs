@@ -41,9 +41,17 @@ pub enum SessionError {
     Unsupported(&'static str),
     #[error("the device failed: {0}")]
     Device(String),
+    /// The weights that the session reads in place are lost, and with them what it computed.
+    #[error("the model's files are not what was loaded: {0}")]
+    WeightsChanged(String),
 }
 
 impl SessionError {
+    /// Whether every later call would fail too: the model must be opened again.
+    pub fn is_fatal(&self) -> bool {
+        matches!(self, SessionError::WeightsChanged(_))
+    }
+
     /// Whether the same call could succeed once other sequences are gone.
     pub fn is_retryable(&self) -> bool {
         matches!(

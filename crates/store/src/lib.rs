@@ -52,7 +52,7 @@ pub use progress::{FileProgress, NoProgress, Progress};
 pub use prune::{Prunable, PruneOptions};
 pub use query::{FileKind, ModelQuery, ResolvedModel};
 pub use records::HashSource;
-pub use reference::{HubReference, ModelReference, RepoPart};
+pub use reference::{HubReference, ModelReference, RepoPart, path_reference, reference_path};
 pub use resolve::ResolvedReference;
 
 use hub::Hub;

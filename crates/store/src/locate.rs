@@ -2,6 +2,7 @@
 
 use crate::fetch::{Fetched, FormQuery};
 use crate::hub_model::{HubModelFiles, HubQuery, UpdateCheck};
+use crate::reference::path_reference;
 use crate::{
     CatalogEntry, LocalModel, ModelQuery, NoProgress, Progress, ResolvedModel, ResolvedReference,
     Store, StoreError,
@@ -87,7 +88,7 @@ impl Fetched {
 impl From<LocalModel> for ResolvedModel {
     fn from(model: LocalModel) -> Self {
         Self {
-            name: model.path.display().to_string(),
+            name: path_reference(&model.path),
             path: model.path,
         }
     }

@@ -1,20 +1,80 @@
 //! The grammar of model references:
 //!
 //! ```text
-//! reference = path | name [":" tag] | owner "/" name ["@" revision] [":" (quant | file)]
+//! reference = path | url | name [":" tag] | owner "/" name ["@" revision] [":" (quant | file)]
 //! ```
 //!
 //! A path is recognised by its shape: it begins with a separator, `.` or `~`, has a drive or more
 //! folders than a repository, or ends like a model file. Whether it exists is up to the resolver.
+//! A `file:///` URL names a path that is not valid UTF-8, and so cannot be written as text.
 
+use std::borrow::Cow;
+use std::ffi::OsString;
 use std::fmt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
+
+use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, percent_encode};
 
 use crate::StoreError;
 use crate::catalog::check::{is_name, is_path, is_repo, is_revision};
 
 /// Extensions of files that a reference may name.
 pub(crate) const FILE_ENDINGS: [&str; 3] = [".gguf", ".safetensors", ".safetensors.index.json"];
+
+/// Precedes the root of a percent-encoded path.
+const FILE_URL: &str = "file://";
+/// What such a path does not need to encode.
+const ENCODED: &AsciiSet = &NON_ALPHANUMERIC
+    .remove(b'/')
+    .remove(b'-')
+    .remove(b'_')
+    .remove(b'.')
+    .remove(b'~');
+
+/// A reference that [`reference_path`] turns into this path: its text, or a `file:///` URL if it is
+/// not valid UTF-8.
+pub fn path_reference(path: &Path) -> String {
+    if let Some(text) = path.to_str() {
+        return text.to_owned();
+    }
+    // Fails only without a current folder.
+    let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
+    let bytes = absolute.as_os_str().as_encoded_bytes();
+    format!("{FILE_URL}{}", percent_encode(bytes, ENCODED))
+}
+
+/// The path that a reference is, if it is one. Expands `~`, which no shell does in configuration
+/// files.
+pub fn reference_path(reference: &str) -> Cow<'_, Path> {
+    if let Some(path) = url_path(reference) {
+        return Cow::Owned(path);
+    }
+    let in_home = reference.strip_prefix("~/");
+    match (in_home, etcetera::home_dir()) {
+        (Some(rest), Ok(home)) => Cow::Owned(home.join(rest)),
+        _ => Cow::Borrowed(Path::new(reference)),
+    }
+}
+
+fn url_path(url: &str) -> Option<PathBuf> {
+    let path = url.strip_prefix(FILE_URL)?;
+    let bytes = percent_decode_str(path).collect();
+    let rooted = path.starts_with('/');
+    rooted
+        .then(|| os_string(bytes))
+        .flatten()
+        .map(PathBuf::from)
+}
+
+#[cfg(unix)]
+fn os_string(bytes: Vec<u8>) -> Option<OsString> {
+    Some(std::os::unix::ffi::OsStringExt::from_vec(bytes))
+}
+
+#[cfg(not(unix))]
+fn os_string(bytes: Vec<u8>) -> Option<OsString> {
+    String::from_utf8(bytes).ok().map(OsString::from)
+}
 
 /// A parsed reference.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -51,7 +111,7 @@ impl ModelReference {
             return Ok(Self::Hub(hub));
         }
         if is_path_like(text) {
-            return Ok(Self::Path(text.into()));
+            return Ok(Self::Path(url_path(text).unwrap_or_else(|| text.into())));
         }
         let (name, tag) = match text.split_once(':') {
             Some((name, tag)) => (name, Some(tag)),
@@ -175,6 +235,8 @@ mod tests {
             ("/name", path("/name")),
             ("a/b/c", path("a/b/c")),
             ("~/name", path("~/name")),
+            ("file:///a/b%20c", path("/a/b c")),
+            ("file://host/a", path("file://host/a")),
             ("C:\\models\\a", path("C:\\models\\a")),
             ("owner/", path("owner/")),
             ("owner/.name", path("owner/.name")),
@@ -189,6 +251,26 @@ mod tests {
         ] {
             assert_eq!(ModelReference::parse(text).ok(), expected, "{text:?}");
         }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn any_path_round_trips() {
+        use std::ffi::OsStr;
+        use std::os::unix::ffi::OsStrExt;
+
+        for (bytes, reference) in [
+            (&b"/models/a%20b"[..], "/models/a%20b"),
+            (b"./a.gguf", "./a.gguf"),
+            (b"/caf\xe9/a b%.gguf", "file:///caf%E9/a%20b%25.gguf"),
+        ] {
+            let path = Path::new(OsStr::from_bytes(bytes));
+            assert_eq!(path_reference(path), reference);
+            assert_eq!(reference_path(reference), path);
+        }
+        let relative = Path::new(OsStr::from_bytes(b"caf\xe9"));
+        let absolute = std::path::absolute(relative).unwrap();
+        assert_eq!(reference_path(&path_reference(relative)), absolute);
     }
 
     #[test]

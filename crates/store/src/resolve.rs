@@ -1,10 +1,8 @@
 //! Resolves references without the network.
 
-use std::borrow::Cow;
-use std::path::Path;
-
 use crate::error::{ModelCandidate, ModelCandidates};
 use crate::local::{self, LocalModel};
+use crate::reference::reference_path;
 use crate::{
     CatalogEntry, FileKind, HubReference, ModelForm, ModelQuery, ModelReference, Store, StoreError,
 };
@@ -28,7 +26,7 @@ impl Store {
     /// repository; `./name` is always a path.
     pub fn resolve(&self, query: &ModelQuery<'_>) -> Result<ResolvedReference<'_>, StoreError> {
         let ModelQuery { reference, kind } = *query;
-        let path = expand(reference);
+        let path = reference_path(reference);
         if path.exists() {
             let found = local::inspect(&path, kind);
             let not_a_model = matches!(found, Err(StoreError::NotAModel { .. }));
@@ -95,13 +93,4 @@ fn form_candidates(entry: &CatalogEntry) -> ModelCandidates {
         selector: format!("{entry} {}", form.kind.flag()),
     });
     ModelCandidates(candidates.collect())
-}
-
-/// Expands `~` in configuration files, which no shell expands.
-fn expand(reference: &str) -> Cow<'_, Path> {
-    let in_home = reference.strip_prefix("~/");
-    match (in_home, etcetera::home_dir()) {
-        (Some(rest), Ok(home)) => Cow::Owned(home.join(rest)),
-        _ => Cow::Borrowed(Path::new(reference)),
-    }
 }

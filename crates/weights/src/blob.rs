@@ -1,14 +1,12 @@
 //! Shared read-only bytes.
 
 use std::fmt;
-use std::fs::File;
 use std::ops::{Deref, Range};
 use std::path::Path;
 use std::sync::Arc;
 
-use memmap2::Mmap;
-
 use crate::WeightsError;
+use crate::mapped_file::MappedFile;
 
 /// Read-only bytes, mapped from a file or held in memory.
 ///
@@ -21,35 +19,28 @@ pub struct Blob {
 }
 
 enum Store {
-    Map(Mmap),
+    Map(Arc<MappedFile>),
     Vec(Vec<u8>),
 }
 
 impl Store {
     fn bytes(&self) -> &[u8] {
         match self {
-            Store::Map(map) => map,
+            Store::Map(file) => file.map(),
             Store::Vec(bytes) => bytes,
         }
     }
 }
 
 impl Blob {
-    /// Maps a whole file.
-    ///
-    /// The file must not be truncated while any view of it exists: reading past the
-    /// new end raises a signal.
+    /// Maps a whole file. Another program may still change it: what was read counts only once a
+    /// [`FileWatch`](crate::FileWatch) of these bytes says that it did not.
     pub fn map(path: &Path) -> Result<Blob, WeightsError> {
-        let io = |source| WeightsError::Io {
+        let file = MappedFile::open(path).map_err(|source| WeightsError::Io {
             path: path.to_owned(),
             source,
-        };
-        let file = File::open(path).map_err(io)?;
-        // SAFETY: the map is private and read-only, and `Blob` hands out only
-        // `&[u8]`. Model files are written once and replaced by renaming, which
-        // leaves existing maps intact.
-        let map = unsafe { Mmap::map(&file) }.map_err(io)?;
-        Ok(Blob::whole(Store::Map(map)))
+        })?;
+        Ok(Blob::whole(Store::Map(Arc::new(file))))
     }
 
     pub fn from_vec(bytes: Vec<u8>) -> Blob {
@@ -75,16 +66,25 @@ impl Blob {
         })
     }
 
+    /// The file they are mapped from.
+    pub(crate) fn file(&self) -> Option<&Arc<MappedFile>> {
+        match &*self.store {
+            Store::Map(file) => Some(file),
+            Store::Vec(_) => None,
+        }
+    }
+
     /// Releases the memory of these bytes if they are mapped from a file. Reading them maps them
     /// again.
     pub fn release(&self) {
         #[cfg(unix)]
-        if let Store::Map(map) = &*self.store {
+        if let Some(file) = self.file() {
             let (start, len) = (self.range.start, self.range.len());
-            // SAFETY: nobody writes to the map, so that its pages are the file's own, and the
-            // system reads them again on the next access.
+            // SAFETY: nobody writes to the map, so that its pages are the file's own, or the zeros
+            // that replace them, and the system reads them again on the next access.
             let advised = unsafe {
-                map.unchecked_advise_range(memmap2::UncheckedAdvice::DontNeed, start, len)
+                let advice = memmap2::UncheckedAdvice::DontNeed;
+                file.map().unchecked_advise_range(advice, start, len)
             };
             // Best effort: on failure the pages stay until the memory is needed.
             let _ = advised;

@@ -8,7 +8,7 @@ use loquat_spec::{Config, GgufHeader, ModelSpec, Naming, SpecError};
 use crate::bind::{Weights, bind, fit};
 use crate::gguf::{Gguf, Metadata};
 use crate::quantization::MlxQuantization;
-use crate::{Blob, RawTensor, WeightsError, safetensors};
+use crate::{Blob, FileWatch, RawTensor, WeightsError, safetensors};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
@@ -191,12 +191,23 @@ impl Checkpoint {
 
     /// Binds every role to its tensor, or reports all mismatches.
     pub fn bind(&self) -> Result<Weights, WeightsError> {
-        bind(
+        let weights = bind(
             &self.spec,
             &self.naming,
             &self.tensors,
             self.quantization.as_ref(),
-        )
+        )?;
+        self.files().check()?;
+        Ok(weights)
+    }
+
+    /// The files of its tensors.
+    pub fn files(&self) -> FileWatch {
+        let mut files = FileWatch::default();
+        for tensor in &self.tensors {
+            files.add_blob(&tensor.data);
+        }
+        files
     }
 
     pub fn tensors(&self) -> &[RawTensor] {

@@ -2,7 +2,7 @@
 
 use std::path::PathBuf;
 
-use crate::Dtype;
+use crate::{Dtype, FileChange};
 
 #[derive(Debug, thiserror::Error)]
 pub enum WeightsError {
@@ -11,6 +11,8 @@ pub enum WeightsError {
         path: PathBuf,
         source: std::io::Error,
     },
+    #[error("{path} changed while it was in use: {change}", path = path.display())]
+    FileChanged { path: PathBuf, change: FileChange },
     #[error("cannot write {path}: {source}", path = path.display())]
     Write {
         path: PathBuf,

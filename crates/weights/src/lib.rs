@@ -4,7 +4,8 @@
 //! [`RawTensor`] is a view into one memory map. Files are untrusted: the
 //! result is tensors within the file's bounds or a [`WeightsError`] that names
 //! the invalid field, never a panic, and never an allocation that the file's
-//! size does not justify.
+//! size does not justify. Other programs may change a file while it is mapped:
+//! that does not end the process, and a [`FileWatch`] reports it.
 //!
 //! [`decode`] returns the exact `f32` values of each storage type. It is the
 //! reference for backends' kernels and is not meant to be fast. Repacking
@@ -13,11 +14,14 @@
 
 mod bind;
 mod blob;
+#[cfg(unix)]
+mod bus_guard;
 mod checkpoint;
 pub mod decode;
 mod dtype;
 mod error;
 pub mod gguf;
+mod mapped_file;
 mod matrix;
 mod quantization;
 pub mod safetensors;
@@ -28,6 +32,7 @@ pub use blob::Blob;
 pub use checkpoint::{Checkpoint, Format};
 pub use dtype::Dtype;
 pub use error::{DecodeFault, GgufFault, IndexFault, SafetensorsFault, WeightsError};
+pub use mapped_file::{FileChange, FileWatch};
 pub use matrix::{EncodedRow, Matrix, Storage};
 pub use quantization::MlxQuantization;
 pub use tensor::{RawTensor, TensorInfo};

@@ -152,6 +152,21 @@ impl Matrix {
         &self.storage
     }
 
+    /// Every tensor of the storage.
+    pub(crate) fn tensors(&self) -> impl Iterator<Item = &RawTensor> {
+        let (first, rest) = match &self.storage {
+            Storage::Plain(tensor) => (tensor, [None, None]),
+            Storage::Mlx {
+                codes,
+                scales,
+                biases,
+                ..
+            } => (codes, [Some(scales), biases.as_ref()]),
+            Storage::Fp8 { codes, scales, .. } => (codes, [Some(scales), None]),
+        };
+        std::iter::once(first).chain(rest.into_iter().flatten())
+    }
+
     /// The storage format, for display: `Q4_K`, `affine 4-bit g64`.
     pub fn format(&self) -> String {
         match &self.storage {

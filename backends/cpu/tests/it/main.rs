@@ -1,5 +1,6 @@
 //! The CPU backend through the session contract.
 
+mod changed_files;
 mod conformance;
 mod damaged_models;
 mod gguf_round_trip;

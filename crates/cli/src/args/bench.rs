@@ -10,7 +10,7 @@ use loquat_synthetic::Recipe;
 
 use super::model::{MODEL_FLAGS, ModelArgs};
 use super::session::SessionArgs;
-use super::values::{at_least_one, nonzero, seed};
+use super::values::{at_least_one, nonzero, reference, seed};
 
 /// Scenarios exclude each other; every other flag lists the scenarios that it does not apply to.
 #[derive(Debug, Args)]
@@ -22,6 +22,7 @@ use super::values::{at_least_one, nonzero, seed};
 pub struct BenchArgs {
     /// A model, as for `run`.
     #[arg(conflicts_with_all = ["gguf_file", "mlx_file"])]
+    #[arg(value_parser = reference())]
     pub model: Option<String>,
     #[command(flatten)]
     pub source: ModelArgs,

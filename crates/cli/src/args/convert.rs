@@ -7,11 +7,13 @@ use loquat_convert::Target;
 use loquat_weights::Dtype;
 
 use super::ModelArgs;
+use super::values::reference;
 
 #[derive(Debug, Args)]
 pub struct ConvertArgs {
     /// A model, as for `run`: bf16, f16 or f32, as safetensors or GGUF.
     #[arg(required_unless_present_any = ["gguf_file", "mlx_file"])]
+    #[arg(value_parser = reference())]
     pub model: Option<String>,
     #[command(flatten)]
     pub source: ModelArgs,

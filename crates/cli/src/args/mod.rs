@@ -26,7 +26,7 @@ pub use sampling::{FlagValue, SamplingArgs, flag_name};
 pub use serve::{ConfigCommand, ServeArgs};
 pub use session::{RETAINED_SEQUENCES, SessionArgs};
 pub use upkeep::{CompletionsArgs, DoctorArgs, FitArgs, ManArgs, QuickstartArgs};
-use values::{count, date};
+use values::{count, date, reference};
 
 use crate::terminal::Colour;
 
@@ -111,6 +111,7 @@ pub enum Command {
 pub struct RunArgs {
     /// A catalog name (see `loquat search`), a hub repository (owner/name[@revision][:quant]), or
     /// the path of a directory or file [default: the catalog's default model].
+    #[arg(value_parser = reference())]
     pub model: Option<String>,
     /// The prompt, in quotes. Without it, stdin is read; on a terminal, a chat starts.
     #[arg(conflicts_with = "messages")]
@@ -155,6 +156,7 @@ pub enum ShowReasoning {
 #[derive(Debug, Args)]
 pub struct GenerateArgs {
     /// A model, as for `run`.
+    #[arg(value_parser = reference())]
     pub model: Option<String>,
     /// The text to continue, in quotes. Without it, stdin is read.
     pub prompt: Option<String>,
@@ -180,6 +182,7 @@ const RAW_EXCLUDES: [&str; 3] = ["thinking", "tool_choice", "read_special"];
 #[derive(Debug, Args)]
 pub struct RenderArgs {
     /// A model, as for `run`. Optional with --template.
+    #[arg(value_parser = reference())]
     pub model: Option<String>,
     /// The prompt, in quotes. Without it and without --messages, stdin is read.
     #[arg(conflicts_with = "messages")]
@@ -216,6 +219,7 @@ pub struct RenderArgs {
 pub struct InspectArgs {
     /// A model, as for `run`.
     #[arg(conflicts_with_all = ["gguf_file", "mlx_file"])]
+    #[arg(value_parser = reference())]
     pub model: Option<String>,
     #[command(flatten)]
     pub source: ModelArgs,

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
-use loquat_store::FileKind;
+use loquat_store::{FileKind, path_reference, reference_path};
 
 const HEADING: &str = "Model";
 
@@ -110,13 +110,9 @@ impl ModelArgs {
 
 /// Written so that it is not parsed as a name.
 fn as_path(path: &Path) -> String {
-    let text = path.display().to_string();
-    let plain = path.is_relative() && !text.starts_with('.');
-    if plain {
-        Path::new(".").join(path).display().to_string()
-    } else {
-        text
-    }
+    let text = path_reference(path);
+    let plain = reference_path(&text).is_relative() && !text.starts_with('.');
+    if plain { format!("./{text}") } else { text }
 }
 
 #[cfg(test)]

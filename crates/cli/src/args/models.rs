@@ -5,6 +5,7 @@ use std::time::Duration;
 use clap::Args;
 
 use super::model::{KindArgs, NetworkArgs};
+use super::values::reference;
 
 #[derive(Debug, Args)]
 pub struct ModelsArgs {
@@ -17,6 +18,7 @@ pub struct ModelsArgs {
 pub struct PullArgs {
     /// A catalog name, or a hub repository (owner/name[@revision][:quant]).
     #[arg(value_name = "MODEL")]
+    #[arg(value_parser = reference())]
     pub model: String,
     #[command(flatten)]
     pub kinds: KindArgs,
@@ -31,6 +33,7 @@ pub struct PullArgs {
 pub struct RmArgs {
     /// The models to remove, as listed by `loquat models`.
     #[arg(value_name = "MODEL", required = true)]
+    #[arg(value_parser = reference())]
     pub models: Vec<String>,
     #[command(flatten)]
     pub kinds: KindArgs,
@@ -43,6 +46,7 @@ pub struct RmArgs {
 pub struct ShowArgs {
     /// A model of the catalog or a local model.
     #[arg(value_name = "MODEL")]
+    #[arg(value_parser = reference())]
     pub model: String,
     #[command(flatten)]
     pub kinds: KindArgs,
@@ -55,6 +59,7 @@ pub struct ShowArgs {
 pub struct VerifyArgs {
     /// The model to verify [default: all].
     #[arg(value_name = "MODEL")]
+    #[arg(value_parser = reference())]
     pub model: Option<String>,
     #[command(flatten)]
     pub kinds: KindArgs,

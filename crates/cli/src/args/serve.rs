@@ -1,9 +1,12 @@
 //! Flags of the server: one for each option in its table that has one.
 
-use std::path::PathBuf;
+use std::ffi::OsStr;
+use std::path::{Path, PathBuf};
 
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use clap::{Arg, ArgMatches, Args, Command, FromArgMatches, Subcommand};
 use loquat_server::config::{self, Flag, Scope};
+use loquat_store::path_reference;
 
 use super::model::NetworkArgs;
 
@@ -12,7 +15,7 @@ pub struct ServeArgs {
     /// Models to serve, as for `run`; NAME=MODEL sets the name for clients. A name from the
     /// configuration serves only the named models [default: all models of the configuration, or
     /// the catalog's default model].
-    #[arg(value_name = "MODEL")]
+    #[arg(value_name = "MODEL", value_parser = served())]
     pub models: Vec<String>,
     /// The configuration file; see `loquat config reference`.
     #[arg(long, value_name = "FILE", env = "LOQUAT_CONFIG")]
@@ -21,6 +24,33 @@ pub struct ServeArgs {
     pub network: NetworkArgs,
     #[command(flatten)]
     pub options: OptionFlags,
+}
+
+/// A model reference, with or without `NAME=`, which a path may also contain.
+fn served() -> impl TypedValueParser<Value = String> {
+    OsStringValueParser::new().map(|text| match named_path(&text) {
+        Some((name, path)) if !Path::new(&text).exists() => {
+            format!("{name}={}", path_reference(path))
+        }
+        _ => path_reference(Path::new(&text)),
+    })
+}
+
+/// A name and a path that is not valid UTF-8.
+#[cfg(unix)]
+fn named_path(text: &OsStr) -> Option<(&str, &Path)> {
+    use std::os::unix::ffi::OsStrExt;
+
+    let bytes = text.as_bytes();
+    let at = bytes.iter().position(|byte| *byte == b'=')?;
+    let name = str::from_utf8(&bytes[..at]).ok()?;
+    let path = Path::new(OsStr::from_bytes(&bytes[at + 1..]));
+    path.to_str().is_none().then_some((name, path))
+}
+
+#[cfg(not(unix))]
+fn named_path(_: &OsStr) -> Option<(&str, &Path)> {
+    None
 }
 
 /// Options set by flags, with their values.

@@ -7,7 +7,7 @@ use clap::Args;
 use clap_complete::Shell;
 
 use super::model::ModelArgs;
-use super::values::at_least_one;
+use super::values::{at_least_one, reference};
 
 #[derive(Debug, Args)]
 pub struct DoctorArgs {
@@ -22,6 +22,7 @@ pub struct DoctorArgs {
 #[derive(Debug, Args)]
 pub struct FitArgs {
     /// One model, as for `run`; files are planned exactly [default: the whole catalog].
+    #[arg(value_parser = reference())]
     pub model: Option<String>,
     #[command(flatten)]
     pub source: ModelArgs,

@@ -1,10 +1,18 @@
 //! Parsers of flag values.
 
 use std::num::NonZeroUsize;
+use std::path::Path;
 
+use clap::builder::{OsStringValueParser, TypedValueParser};
 use jiff::civil::{Date, Time};
 use jiff::tz::Offset;
+use loquat_store::path_reference;
 use serde_json::Value;
+
+/// A model reference. A path that is not valid UTF-8 becomes a URL.
+pub fn reference() -> impl TypedValueParser<Value = String> {
+    OsStringValueParser::new().map(|text| path_reference(Path::new(&text)))
+}
 
 pub fn nonzero(value: usize) -> NonZeroUsize {
     NonZeroUsize::new(value).unwrap_or(NonZeroUsize::MIN)

@@ -4,6 +4,7 @@ mod age;
 mod show;
 
 use loquat_bench::Table;
+use loquat_convert::{leftovers, remove_leftovers};
 use loquat_store::{
     HashSource, ModelCandidate, ModelCandidates, ModelQuery, Owner, Prunable, PruneOptions, Store,
     StoreError, StoredModel, VerifyReport,
@@ -11,6 +12,7 @@ use loquat_store::{
 use serde_json::{Value, json};
 
 use crate::args::{ModelsArgs, PruneArgs, PullArgs, RmArgs, SearchArgs, VerifyArgs};
+use crate::convert;
 use crate::error::CliError;
 use crate::load::{open_store, open_store_on};
 use crate::progress::DownloadBar;
@@ -58,7 +60,9 @@ pub fn pull(args: &PullArgs) -> Result<(), CliError> {
     };
     let located = store.pull(&wanted, &mut DownloadBar::default())?;
     if args.json {
-        return print_json(&json!({ "name": located.name, "path": located.path }));
+        return print_json(
+            &json!({ "name": located.name, "path": located.path.to_string_lossy() }),
+        );
     }
     print(&format!(
         "{} is at {}\n",
@@ -154,11 +158,17 @@ pub fn prune(args: &PruneArgs) -> Result<(), CliError> {
     let options = PruneOptions {
         older_than: args.older_than,
     };
-    let found = if args.dry_run {
-        store.prunable(options)?
+    let conversions = convert::records(&store);
+    let (mut found, left) = if args.dry_run {
+        (store.prunable(options)?, leftovers(&conversions))
     } else {
-        store.prune(options, &mut DownloadBar::default())?
+        let found = store.prune(options, &mut DownloadBar::default())?;
+        (found, remove_leftovers(&conversions)?)
     };
+    found.extend(left.into_iter().map(|left| Prunable::Leftover {
+        path: left.path,
+        bytes: left.bytes,
+    }));
     let total: u64 = found.iter().map(Prunable::bytes).sum();
     if args.json {
         let found: Vec<Value> = found.iter().map(prunable_as_json).collect();
@@ -183,7 +193,9 @@ pub fn prune(args: &PruneArgs) -> Result<(), CliError> {
 
 fn prunable_as_json(prunable: &Prunable) -> Value {
     match prunable {
-        Prunable::Leftover { path, bytes } => json!({ "path": path, "bytes": bytes }),
+        Prunable::Leftover { path, bytes } => {
+            json!({ "path": path.to_string_lossy(), "bytes": bytes })
+        }
         Prunable::Model(held) => json!({ "model": held.name, "bytes": held.bytes }),
     }
 }
@@ -262,7 +274,7 @@ fn as_json(held: &StoredModel) -> Value {
         "source": held.source,
         "shared": held.owner == Owner::Shared,
         "verified": held.verified.map(verified),
-        "path": held.path,
+        "path": held.path.to_string_lossy(),
     })
 }
 

@@ -99,7 +99,7 @@ impl<'a> ModelDetails<'a> {
             "catalog": self.entry.map(entry_as_json),
             "here": self.held.iter().map(as_json).collect::<Vec<_>>(),
             "own": self.own.as_ref().map(|own| json!({
-                "kind": own.kind.name(), "path": own.path,
+                "kind": own.kind.name(), "path": own.path.to_string_lossy(),
             })),
         })
     }

@@ -1,10 +1,18 @@
 //! `loquat convert`, and running its output.
 
+use std::fs::{self, File};
+use std::io::Write;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command};
+use std::time::{Duration, Instant};
+
 use loquat_testkit::goldens;
+use loquat_weights::safetensors::safetensors_header;
+use loquat_weights::{Checkpoint, TensorInfo};
 use serde_json::Value;
 use tempfile::TempDir;
 
-use crate::support::loquat;
+use crate::support::{HANG_TIMEOUT, Outcome, command, ends, loquat};
 
 #[test]
 fn lossless_conversion_keeps_answers() {
@@ -107,4 +115,114 @@ fn invalid_conversions_are_refused() {
             .chain(flags.iter().copied());
         loquat(args).refused(*code, words);
     }
+}
+
+/// A model of zeros whose conversion takes minutes. The file has no blocks on the disk.
+fn endless_model(folder: &Path) -> PathBuf {
+    const VOCABULARY: usize = 1 << 24;
+    let golden = goldens::family("llama");
+    let model = folder.join("endless");
+    fs::create_dir(&model).unwrap();
+    let config = fs::read_to_string(golden.join("config.json")).unwrap();
+    let mut config: Value = serde_json::from_str(&config).unwrap();
+    config["vocab_size"] = VOCABULARY.into();
+    fs::write(model.join("config.json"), config.to_string()).unwrap();
+    let enlarged = |info: TensorInfo| match info.name.as_str() {
+        "model.embed_tokens.weight" | "lm_head.weight" => TensorInfo {
+            shape: vec![VOCABULARY, info.shape[1]],
+            ..info
+        },
+        _ => info,
+    };
+    let checkpoint = Checkpoint::open(&golden).unwrap();
+    let infos = checkpoint.tensors().iter().map(|tensor| tensor.info());
+    let infos: Vec<TensorInfo> = infos.map(enlarged).collect();
+    let header = safetensors_header(&infos, "pt").unwrap();
+    let data: usize = infos.iter().map(|info| info.bytes().unwrap()).sum();
+    let mut file = File::create(model.join("model.safetensors")).unwrap();
+    file.write_all(&header).unwrap();
+    file.set_len((header.len() + data) as u64).unwrap();
+    model
+}
+
+/// A conversion that has begun to write.
+struct Converting {
+    child: Child,
+    folder: TempDir,
+}
+
+impl Converting {
+    fn start(model: &Path, cache: &Path) -> Self {
+        let folder = TempDir::new().unwrap();
+        let mut command = command(cache);
+        let command = command.arg("convert").arg(model);
+        let command = command.args(["--to", "mlx", "--quant", "q2", "-o"]);
+        let child = command.arg(folder.path().join("out")).spawn().unwrap();
+        let started = Self { child, folder };
+        let deadline = Instant::now() + HANG_TIMEOUT;
+        while started.left().is_empty() {
+            assert!(Instant::now() < deadline, "it does not begin");
+            std::thread::sleep(Duration::from_millis(5));
+        }
+        started
+    }
+
+    /// What is in the folder of its output.
+    fn left(&self) -> Vec<String> {
+        let entries = fs::read_dir(self.folder.path()).unwrap();
+        let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        names.collect()
+    }
+}
+
+impl Drop for Converting {
+    fn drop(&mut self) {
+        // It may have ended already.
+        let _ = self.child.kill();
+        let _ = self.child.wait();
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn ended_conversion_leaves_nothing() {
+    let (folder, cache) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let model = endless_model(folder.path());
+    for signal in ["TERM", "INT", "HUP"] {
+        let mut converting = Converting::start(&model, cache.path());
+        let id = converting.child.id().to_string();
+        let sent = Command::new("kill").args(["-s", signal, &id]).status();
+        assert!(sent.unwrap().success());
+        assert_eq!(ends(&mut converting.child), 130, "{signal}");
+        assert_eq!(converting.left(), [""; 0], "{signal}");
+    }
+    let records = fs::read_dir(cache.path().join("conversions")).unwrap();
+    assert_eq!(records.count(), 0);
+}
+
+#[test]
+fn prune_removes_what_a_killed_conversion_left() {
+    let (folder, cache) = (TempDir::new().unwrap(), TempDir::new().unwrap());
+    let model = endless_model(folder.path());
+    let live = Converting::start(&model, cache.path());
+    let mut killed = Converting::start(&model, cache.path());
+    killed.child.kill().unwrap();
+    killed.child.wait().unwrap();
+    let left = killed.left();
+    assert!(left[0].starts_with(".loquat-convert-"), "{left:?}");
+    let prune = |flags: &[&str]| {
+        let mut command = command(cache.path());
+        let pruned = command.args(["prune", "--json"]).args(flags).output();
+        let report: Value = serde_json::from_str(&Outcome::from(pruned.unwrap()).quiet()).unwrap();
+        let removed = report["removed"].as_array().unwrap().clone();
+        removed.into_iter().map(|removed| removed["path"].clone())
+    };
+    let work = killed.folder.path().join(&left[0]);
+    let expected = [Value::from(work.to_str().unwrap())];
+    assert!(prune(&["--dry-run"]).eq(expected.clone()));
+    assert_eq!(killed.left(), left);
+    assert!(prune(&[]).eq(expected));
+    assert_eq!(killed.left(), [""; 0]);
+    assert_eq!(prune(&[]).count(), 0);
+    assert_eq!(live.left().len(), 1, "a conversion that runs is spared");
 }

@@ -16,6 +16,8 @@ mod line_editor;
 mod maintenance;
 #[cfg(unix)]
 mod models;
+#[cfg(unix)]
+mod odd_paths;
 mod render;
 mod run;
 mod sampling;

@@ -6,9 +6,10 @@ use std::process::{Child, Command};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
+use serde_json::json;
 use tempfile::TempDir;
 
-use crate::support::{Files, HANG_TIMEOUT, Outcome, command, ends, golden, loquat};
+use crate::support::{Altered, EOS, Files, HANG_TIMEOUT, Outcome, command, ends, golden, loquat};
 
 /// A server that is killed when dropped.
 struct Serving {
@@ -63,6 +64,31 @@ impl Serving {
         )
         .unwrap();
         let mut answer = String::new();
+        stream.read_to_string(&mut answer).unwrap();
+        answer
+    }
+
+    /// A connection on which this was posted.
+    fn posted(&self, path: &str, body: &serde_json::Value) -> TcpStream {
+        let mut stream = TcpStream::connect(&self.address).unwrap();
+        let (address, body) = (&self.address, body.to_string());
+        write!(
+            stream,
+            "POST {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\
+             content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
+            body.len()
+        )
+        .unwrap();
+        stream
+    }
+
+    /// The answer of a model to a fixed question.
+    fn ask(&self, model: &str) -> String {
+        let question = json!({
+            "model": model, "prompt": "Hello", "max_tokens": 8, "temperature": 0,
+        });
+        let mut answer = String::new();
+        let mut stream = self.posted("/v1/completions", &question);
         stream.read_to_string(&mut answer).unwrap();
         answer
     }
@@ -337,4 +363,56 @@ fn reference_matches_docs_page() {
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/config.md");
     let page = std::fs::read_to_string(page).unwrap();
     assert_eq!(loquat(["config", "reference"]).quiet(), page);
+}
+
+/// The text of a completion.
+fn answered(answer: &str) -> String {
+    assert!(answer.starts_with(OK), "{answer}");
+    let (_, body) = answer.split_once("\r\n\r\n").unwrap();
+    let body: serde_json::Value = serde_json::from_str(body).unwrap();
+    body["choices"][0]["text"].as_str().unwrap().to_owned()
+}
+
+#[cfg(unix)]
+#[test]
+fn truncated_model_fails_alone_and_recovers() {
+    let model = Altered::endless();
+    let weights = model.file("model.safetensors");
+    let whole = std::fs::read(&weights).unwrap();
+    let (damaged, other) = (
+        format!("damaged={}", model.path()),
+        format!("other={}", golden("llama")),
+    );
+    let mut serving = Serving::start(&[&damaged, &other]);
+    let before = ["damaged", "other"].map(|model| answered(&serving.ask(model)));
+
+    let endless = json!({
+        "model": "damaged", "prompt": "Hello", "max_tokens": 50_000, "stream": true,
+        "logit_bias": { EOS: -100 },
+    });
+    let mut streams = [0; 2].map(|_| {
+        let stream = serving.posted("/v1/completions", &endless);
+        let mut lines = BufReader::new(stream).lines().map(Result::unwrap);
+        assert!(lines.any(|line| line.starts_with("data: {")));
+        lines
+    });
+    let file = std::fs::File::options().write(true).open(&weights);
+    file.unwrap().set_len(10_000).unwrap();
+    for lines in &mut streams {
+        let error = lines.find(|line| line.contains("error")).expect("an error");
+        assert!(error.contains("model_files_changed"), "{error}");
+        assert!(!error.contains(model.path()), "{error}");
+    }
+    serving.wait_for_log("and now has 10000");
+
+    // While the file is damaged, only its model is refused.
+    let refused = serving.ask("damaged");
+    assert!(refused.contains("model_load_failed"), "{refused}");
+    assert_eq!(answered(&serving.ask("other")), before[1]);
+
+    std::fs::write(&weights, whole).unwrap();
+    wait_until_contains(|| serving.ask("damaged"), OK);
+    assert_eq!(answered(&serving.ask("damaged")), before[0]);
+    serving.signal("TERM");
+    assert_eq!(ends(&mut serving.child), 0);
 }

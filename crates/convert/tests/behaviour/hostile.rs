@@ -18,6 +18,7 @@ fn conversion<'a>(source: &'a Path, out: &'a Path) -> Conversion<'a> {
         name: None,
         requantize: false,
         force: false,
+        records: None,
     }
 }
 
@@ -207,6 +208,25 @@ fn contradicting_types_are_refused() {
         "{error}"
     );
     assert_eq!(names(folder.path()), [""; 0]);
+}
+
+#[cfg(unix)]
+#[test]
+fn source_truncated_meanwhile_is_refused() {
+    let folder = tempfile::tempdir().unwrap();
+    let source = with_value(folder.path(), "model.norm.weight", 1.0);
+    let out = folder.path().join("out");
+    let error = convert(&conversion(&source, &out), &mut |step| {
+        if let Step::Begin(_) = step {
+            let weights = source.join("model.safetensors");
+            let file = std::fs::File::options().write(true).open(weights);
+            file.unwrap().set_len(9000).unwrap();
+        }
+        true
+    })
+    .unwrap_err();
+    assert!(error.to_string().contains("and now has 9000"), "{error}");
+    assert_eq!(names(folder.path()), ["source"]);
 }
 
 #[test]

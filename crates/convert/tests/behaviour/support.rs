@@ -36,6 +36,7 @@ pub fn to(target: Target, quant: &str, source: &Path) -> Result<Converted, Conve
             name: None,
             requantize: true,
             force: false,
+            records: None,
         },
         &mut |_| true,
     )?;

@@ -353,6 +353,25 @@ fn three_failed_steps_end_the_engine() {
 }
 
 #[test]
+fn lost_weights_end_the_engine_at_once() {
+    let fake = FakeOptions {
+        max_sequences: 2,
+        faults: vec![(3, Fault::WeightsChanged)],
+        ..FakeOptions::default()
+    };
+    let (engine, counters) = start(fake, EngineOptions::default());
+    let generations: Vec<_> = (0..4).map(|i| engine.submit(greedy(&[i], 9))).collect();
+    let lost = SessionError::WeightsChanged("step 3".into());
+    for submitted in generations {
+        let outcome = submitted.and_then(Generation::collect_blocking);
+        let expected = EngineError::Dead(EngineFailure::Session(lost.clone()));
+        assert_eq!(outcome, Err(expected));
+    }
+    assert_dead(&engine, "step 3");
+    eventually("the session is dropped", || counters.dropped());
+}
+
+#[test]
 fn panicking_session_ends_the_engine() {
     let fake = FakeOptions {
         max_sequences: 2,

@@ -281,6 +281,9 @@ impl Session for FakeSession {
         let fault = self.options.fault_at(step);
         match fault {
             Some(Fault::Fail) => return Err(SessionError::Device(format!("step {step}"))),
+            Some(Fault::WeightsChanged) => {
+                return Err(SessionError::WeightsChanged(format!("step {step}")));
+            }
             Some(Fault::Panic) => panic!("the fake session panics at step {step}"),
             _ => {}
         }

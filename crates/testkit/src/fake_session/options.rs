@@ -79,6 +79,8 @@ impl FakeOptions {
 pub enum Fault {
     /// The device fails.
     Fail,
+    /// The weights are lost.
+    WeightsChanged,
     /// The backend has a bug.
     Panic,
     /// The backend breaks the contract: rows emit nothing.

@@ -2,6 +2,7 @@
 
 mod binding;
 mod bound;
+mod changed_files;
 mod checkpoint;
 mod common;
 mod decode;
