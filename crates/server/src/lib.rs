@@ -39,6 +39,7 @@ pub mod telemetry;
 #[cfg(test)]
 mod testing;
 mod tokens;
+mod trim_memory;
 mod union;
 mod wire;
 
@@ -50,3 +51,4 @@ pub use openai::conversation_file::{
     ConversationFileError, messages_to_json, read_messages, read_tools,
 };
 pub use reload::{ReadConfig, Reconfigured, ReloadError, Reloading, SetLogLevel};
+pub use trim_memory::trim_memory;
