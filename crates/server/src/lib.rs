@@ -24,6 +24,7 @@ mod frames;
 mod health;
 mod http;
 mod in_flight;
+mod json_body;
 mod lowering;
 mod metrics;
 mod models;
@@ -38,6 +39,7 @@ mod sampling;
 pub mod telemetry;
 #[cfg(test)]
 mod testing;
+mod text_size;
 mod tokens;
 mod trim_memory;
 mod union;

@@ -10,6 +10,7 @@ use serde_json::{Map, Value};
 
 use crate::error::{ApiError, ErrorKind};
 use crate::field::{Field, FieldPath};
+use crate::json_body;
 use crate::openai::answer_format::AnswerFormatFields;
 
 /// Lists the fields of a request that had no effect.
@@ -44,11 +45,7 @@ pub struct JsonBody<T> {
 
 impl<T: WireRequest> JsonBody<T> {
     pub fn read(bytes: &[u8]) -> Result<Self, ApiError> {
-        let body: Value = serde_json::from_slice(bytes).map_err(|error| {
-            let message = format!("the request body is not valid JSON: {error}");
-            ApiError::bad_request(message).code("invalid_json")
-        })?;
-        let Value::Object(fields) = body else {
+        let Value::Object(fields) = json_body::parse(bytes)? else {
             return Err(ApiError::bad_request(
                 "the request body must be a JSON object",
             ));
@@ -124,12 +121,13 @@ fn named_field<'a>(problem: &'a str, prefix: &str) -> Option<&'a str> {
     problem.strip_prefix(prefix)?.split('`').next()
 }
 
-impl<S: Send + Sync, T: WireRequest> FromRequest<S> for JsonBody<T> {
+impl<S: Send + Sync, T: WireRequest + Send + 'static> FromRequest<S> for JsonBody<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, state: &S) -> Result<Self, ApiError> {
         let bytes = Bytes::from_request(request, state).await;
-        Self::read(&bytes.map_err(|rejection| unreadable(rejection.status()))?)
+        let bytes = bytes.map_err(|rejection| unreadable(rejection.status()))?;
+        json_body::read_with(bytes, Self::read).await
     }
 }
 
