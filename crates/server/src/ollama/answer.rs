@@ -62,8 +62,12 @@ impl ReplyRequest {
             unload(app, &caller, &model)?;
             return Ok(empty_reply::<L>(model, "unload", &[]));
         }
-        let LeasedModel { lease, name, load } =
-            lease(app, &caller, model, keep_alive.map(|keep| keep.0)).await?;
+        let LeasedModel {
+            lease,
+            name,
+            load,
+            ignored: unused,
+        } = lease(app, &caller, model, keep_alive.map(|keep| keep.0)).await?;
         let model = lease.clone();
         let lowered = lowering::run(move || {
             let mut options = Options::lower(options, &model)?;
@@ -76,7 +80,7 @@ impl ReplyRequest {
             Ok((prompt, reply_options, nested))
         });
         let (prompt, options, nested) = lowered.await?;
-        let ignored = [nested, ignored].concat();
+        let ignored = [nested, ignored, unused.into_iter().collect()].concat();
         let Some(prompt) = prompt else {
             return Ok(empty_reply::<L>(name, "load", &ignored));
         };
