@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use loquat_chat::ChatError;
-use loquat_engine::EngineError;
+use loquat_engine::{EngineError, EngineFailure};
 
 use crate::field::{Field, FieldPath};
 
@@ -34,6 +34,8 @@ pub enum ErrorKind {
     MethodNotAllowed,
     Timeout,
     Conflict,
+    /// Ended by an operator.
+    Cancelled,
     TooLarge,
     UnsupportedMedia,
     RateLimited,
@@ -51,7 +53,7 @@ impl ErrorKind {
             Self::NotFound => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             Self::Timeout => StatusCode::REQUEST_TIMEOUT,
-            Self::Conflict => StatusCode::CONFLICT,
+            Self::Conflict | Self::Cancelled => StatusCode::CONFLICT,
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::UnsupportedMedia => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::RateLimited => StatusCode::TOO_MANY_REQUESTS,
@@ -162,6 +164,10 @@ impl From<EngineError> for ApiError {
             | EngineError::FirstTokenTimeout { .. } => Self::overloaded(message),
             EngineError::ShutDown => Self::overloaded("the server is stopping"),
             EngineError::Constraint(_) => Self::bad_request(message),
+            EngineError::Dead(EngineFailure::StepHangs(_)) => {
+                let message = "the model did not respond and is being restarted; try again later";
+                Self::overloaded(message).code("model_restarted")
+            }
             EngineError::Session(_)
             | EngineError::NoCandidate
             | EngineError::Panicked { .. }
