@@ -5,3 +5,4 @@ mod leases;
 mod memory;
 mod prompt_limits;
 mod unloading;
+mod watchdog;
