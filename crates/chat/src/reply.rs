@@ -111,16 +111,25 @@ pub struct Reply {
 }
 
 impl Reply {
-    /// Appends one event.
+    /// Appends one event. Without the white space that models write before reasoning, and between
+    /// reasoning and calls, where it means nothing.
     pub fn add(&mut self, event: &ReplyEvent) {
         match event {
+            ReplyEvent::Reasoning(text) if self.reasoning.is_empty() => {
+                self.reasoning.push_str(text.trim_start());
+            }
             ReplyEvent::Reasoning(text) => self.reasoning.push_str(text),
             ReplyEvent::Text(text) => self.text.push_str(text),
-            ReplyEvent::CallStart { id, name, .. } => self.tool_calls.push(ToolCall {
-                id: id.clone(),
-                name: name.clone(),
-                arguments: String::new(),
-            }),
+            ReplyEvent::CallStart { id, name, .. } => {
+                if self.text.trim().is_empty() {
+                    self.text.clear();
+                }
+                self.tool_calls.push(ToolCall {
+                    id: id.clone(),
+                    name: name.clone(),
+                    arguments: String::new(),
+                });
+            }
             ReplyEvent::CallArguments { index, json } => {
                 if let Some(call) = self.tool_calls.get_mut(*index) {
                     call.arguments.push_str(json);

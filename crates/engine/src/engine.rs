@@ -11,6 +11,7 @@ use loquat_text::Tokenizer;
 
 use crate::generation::channel;
 use crate::limits::Limits;
+use crate::monitor::{EngineThread, StepMonitor};
 use crate::request::ValidationContext;
 use crate::sampling::fresh_seed;
 use crate::sequence::{NewSequence, Sequence};
@@ -141,9 +142,13 @@ impl Engine {
     ) -> Result<Self, EngineError> {
         let (mut engine, worker) =
             Self::assemble(session, tokenizer, options, TimeSource::default())?;
+        let running = EngineThread(Arc::clone(&engine.shared));
         let thread = std::thread::Builder::new()
             .name("loquat-engine".into())
-            .spawn(move || worker.run_to_end())
+            .spawn(move || {
+                let _running = running;
+                worker.run_to_end()
+            })
             .map_err(|error| EngineError::NoThread(error.kind()))?;
         engine.thread = Mutex::new(Some(thread));
         Ok(engine)
@@ -299,6 +304,11 @@ impl Engine {
         self.shared.stats(self.time.now())
     }
 
+    /// Watches the engine's steps.
+    pub fn step_monitor(&self) -> StepMonitor {
+        StepMonitor::new(Arc::clone(&self.shared))
+    }
+
     /// Returns an error if the engine does not accept requests.
     pub fn check(&self) -> Result<(), EngineError> {
         self.shared.check_open()
@@ -335,12 +345,15 @@ impl Engine {
     }
 
     /// Sends the command before joining, so that a shutdown does not wait for a drain. A second
-    /// caller returns when the first has joined the thread.
+    /// caller returns when the first has joined the thread. An abandoned thread is not joined.
     fn stop<T>(&self, command: Command, then: impl FnOnce(Option<Box<dyn Session>>) -> T) -> T {
         // Fails if the thread has already ended; it is joined anyway.
         let _ = self.commands.send(command);
         let mut thread = self.thread.lock().unwrap_or_else(PoisonError::into_inner);
         let session = thread.take().and_then(|thread| {
+            if !self.shared.thread.wait() {
+                return None;
+            }
             thread.join().unwrap_or_else(|_| {
                 tracing::error!("the engine's thread panicked outside every guard");
                 None

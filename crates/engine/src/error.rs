@@ -107,6 +107,9 @@ pub enum EngineFailure {
         /// The last step's error.
         last: SessionError,
     },
+    /// A step has been running for this time, and was given up.
+    #[error("a step has been running for {} s", .0.as_secs_f32())]
+    StepHangs(Duration),
     /// The thread ended without a reason.
     #[error("its thread is gone")]
     ThreadGone,

@@ -16,6 +16,18 @@ use crate::{EngineError, Event, FinishReason, Timings, TokenInfo, Usage};
 /// Events of one step beyond the buffer: prompt log-probabilities, tokens, and the end.
 const HEADROOM: usize = 3;
 
+/// Closes the events of a request whose engine is abandoned.
+#[derive(Debug)]
+pub(crate) struct EventChannel(async_channel::WeakReceiver<SentEvent>);
+
+impl EventChannel {
+    pub fn close(&self) {
+        if let Some(events) = self.0.upgrade() {
+            events.close();
+        }
+    }
+}
+
 /// The event stream of a request. Dropping it cancels the request within one step.
 #[derive(Debug)]
 pub struct Generation {
@@ -25,6 +37,8 @@ pub struct Generation {
     shared: Arc<Shared>,
     usage: Usage,
     sent_at: Option<Instant>,
+    /// Its number among the engine's channels.
+    channel: u64,
     ended: bool,
 }
 
@@ -52,6 +66,9 @@ pub(crate) fn channel(
 ) -> (EventSink, Generation) {
     let (sender, receiver) = async_channel::bounded(buffer.saturating_add(HEADROOM));
     let paused = Arc::new(AtomicBool::new(false));
+    let channel = shared
+        .thread
+        .add_channel(EventChannel(receiver.downgrade()));
     let sink = EventSink {
         events: sender,
         paused: Arc::clone(&paused),
@@ -67,6 +84,7 @@ pub(crate) fn channel(
             ..Usage::default()
         },
         sent_at: None,
+        channel,
         ended: false,
     };
     (sink, generation)
@@ -224,6 +242,7 @@ impl Generation {
 
 impl Drop for Generation {
     fn drop(&mut self) {
+        self.shared.thread.remove_channel(self.channel);
         self.events.close();
         if !self.ended {
             self.wake();

@@ -7,6 +7,7 @@ use std::time::Instant;
 
 use loquat_session::Memory;
 
+use crate::monitor::ThreadWatch;
 use crate::stats::Meter;
 use crate::{CacheStats, EngineError, EngineFailure, Stats, Totals};
 
@@ -17,6 +18,7 @@ pub(crate) struct Shared {
     /// No new requests are accepted.
     closing: AtomicBool,
     view: Mutex<EngineSnapshot>,
+    pub thread: ThreadWatch,
     /// Why the engine ended; set before any event channel closes.
     end: OnceLock<EngineError>,
 }
@@ -77,6 +79,7 @@ impl Shared {
             refused: AtomicU64::new(0),
             closing: AtomicBool::new(false),
             view: Mutex::new(view),
+            thread: ThreadWatch::default(),
             end: OnceLock::new(),
         }
     }

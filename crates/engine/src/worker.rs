@@ -310,7 +310,12 @@ impl Worker {
         }
         self.dispatch_constraints();
         let started = self.time.now();
+        let running = self.shared.thread.step();
         let stepped = self.session.step(&self.batch, &mut self.output);
+        drop(running);
+        if self.shared.thread.is_abandoned() {
+            return Err(self.shared.end_reason());
+        }
         let ended = self.time.now();
         self.collect_constraints();
         self.meter.step(started, ended);

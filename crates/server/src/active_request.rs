@@ -12,6 +12,7 @@ use loquat_engine::{
 use crate::app::App;
 use crate::caller::Caller;
 use crate::error::{ApiError, ErrorKind};
+use crate::field::Field;
 use crate::in_flight::{CancelledBy, Ticket};
 use crate::metrics::{Outcome, QueuedRequest, RequestMeter};
 use crate::models::Lease;
@@ -79,6 +80,10 @@ impl ActiveRequest {
             route,
             choices,
         } = submission;
+        if request.priority < 0 {
+            let allowed = caller.check_may_manage("a negative `priority`");
+            allowed.map_err(|error| error.param(Field::Priority))?;
+        }
         let trace = RequestTrace::for_current(caller, route, &lease.id, &request);
         let content = Content::wanted(&app.config().log, &lease, &request, choices);
         let queued = QueuedRequest {
@@ -232,7 +237,7 @@ pub fn total_usage(choices: impl Iterator<Item = Usage>) -> Option<Usage> {
 fn cancelled(by: CancelledBy) -> ApiError {
     match by {
         CancelledBy::Operator => ApiError::new(
-            ErrorKind::Conflict,
+            ErrorKind::Cancelled,
             "the request was cancelled by an operator",
         )
         .code("request_cancelled"),

@@ -92,6 +92,21 @@ impl Caller {
         key.is_none_or(|key| key.may_use(model))
     }
 
+    /// Whether the caller may affect the requests of other clients.
+    pub fn may_manage(&self) -> bool {
+        let key = self.key.as_ref();
+        key.is_none_or(|key| key.may_manage())
+    }
+
+    /// The error for a caller that may not, with what it may not do.
+    pub fn check_may_manage(&self, what: &str) -> Result<(), ApiError> {
+        if self.may_manage() {
+            return Ok(());
+        }
+        let message = format!("{what} needs a key with the scope `manage`");
+        Err(ApiError::new(ErrorKind::Forbidden, message).code("insufficient_scope"))
+    }
+
     /// Returns when the request times out; never if it has no deadline.
     pub async fn out_of_time(&self) -> ApiError {
         match self.deadline {

@@ -56,13 +56,17 @@ impl Dialect {
         }
     }
 
-    /// The error as the last frame of a stream.
+    /// The error as a frame of a stream. Ollama's clients read to the line that is `done`.
     pub fn error_frame(self, error: &ApiError) -> Bytes {
         let body = self.error(error);
         match self {
             Self::OpenAi => frames::event(None, &body),
             Self::Anthropic => frames::event(Some("error"), &body),
-            Self::Ollama => frames::line(&body),
+            Self::Ollama => {
+                let mut last = body;
+                last["done"] = true.into();
+                frames::line(&last)
+            }
         }
     }
 }
@@ -72,12 +76,12 @@ fn openai_type(kind: ErrorKind) -> &'static str {
         ErrorKind::Unauthenticated => "authentication_error",
         ErrorKind::Forbidden => "permission_error",
         ErrorKind::RateLimited => "rate_limit_error",
-        ErrorKind::Internal => "server_error",
+        ErrorKind::Timeout => "timeout_error",
+        ErrorKind::Internal | ErrorKind::Cancelled => "server_error",
         ErrorKind::Overloaded => "overloaded_error",
         ErrorKind::InvalidRequest
         | ErrorKind::NotFound
         | ErrorKind::MethodNotAllowed
-        | ErrorKind::Timeout
         | ErrorKind::Conflict
         | ErrorKind::TooLarge
         | ErrorKind::UnsupportedMedia => "invalid_request_error",
@@ -92,7 +96,7 @@ fn anthropic_type(kind: ErrorKind) -> &'static str {
         ErrorKind::TooLarge => "request_too_large",
         ErrorKind::RateLimited => "rate_limit_error",
         ErrorKind::Timeout => "timeout_error",
-        ErrorKind::Internal => "api_error",
+        ErrorKind::Internal | ErrorKind::Cancelled => "api_error",
         ErrorKind::Overloaded => "overloaded_error",
         ErrorKind::InvalidRequest
         | ErrorKind::MethodNotAllowed

@@ -11,6 +11,7 @@ use crate::app::App;
 use crate::caller::Caller;
 use crate::error::{ApiError, ErrorKind};
 use crate::field::Field;
+use crate::lowering::StopFlag;
 use crate::models::Lease;
 use crate::{config, lowering};
 
@@ -67,6 +68,15 @@ impl PromptInput {
     }
 }
 
+impl PromptInput {
+    fn text_bytes(&self) -> usize {
+        match self {
+            Self::Text(text) => text.len(),
+            Self::Tokens(_) => 0,
+        }
+    }
+}
+
 #[derive(Debug, Default)]
 pub struct Embeddings {
     /// One for each input, not normalized.
@@ -80,9 +90,12 @@ impl EmbeddingJob<'_> {
     pub async fn run(self, inputs: Vec<PromptInput>) -> Result<Embeddings, ApiError> {
         self.check_model()?;
         let mut embedded = Embeddings::default();
-        if !self.truncate {
+        let inputs = if self.truncate {
+            self.shorten(inputs)
+        } else {
             self.check_texts(&inputs)?;
-        }
+            inputs
+        };
         let mut prompts = self.encode(inputs).await?;
         let room = self.lease.model.token_limit();
         for (index, prompt) in prompts.iter_mut().enumerate() {
@@ -99,6 +112,18 @@ impl EmbeddingJob<'_> {
         let at_once = AT_ONCE.min(self.lease.engine().idle_capacity());
         embedded.vectors = stream::iter(each).buffered(at_once).try_collect().await?;
         Ok(embedded)
+    }
+
+    /// Cuts texts that cannot fit, before they are tokenized.
+    fn shorten(&self, inputs: Vec<PromptInput>) -> Vec<PromptInput> {
+        let shorten = |input| match input {
+            PromptInput::Text(mut text) => {
+                text.truncate(self.lease.text_that_fits(&text).len());
+                PromptInput::Text(text)
+            }
+            PromptInput::Tokens(tokens) => PromptInput::Tokens(tokens),
+        };
+        inputs.into_iter().map(shorten).collect()
     }
 
     fn check_texts(&self, inputs: &[PromptInput]) -> Result<(), ApiError> {
@@ -124,12 +149,16 @@ impl EmbeddingJob<'_> {
 
     async fn encode(&self, inputs: Vec<PromptInput>) -> Result<Vec<Vec<u32>>, ApiError> {
         let tokenizer = self.lease.chat_context().tokenizer().clone();
-        let encode_all = move || {
+        let longest = inputs.iter().map(PromptInput::text_bytes).max();
+        let encode_all = move |stop: &StopFlag| {
             let inputs = inputs.into_iter().enumerate();
-            let encoded = inputs.map(|(index, input)| encode(index, input, &tokenizer));
+            let encoded = inputs.map(|(index, input)| {
+                stop.check()?;
+                encode(index, input, &tokenizer)
+            });
             encoded.collect()
         };
-        lowering::run(encode_all).await
+        lowering::run_text(longest.unwrap_or(0), encode_all).await
     }
 
     async fn embed(&self, index: usize, prompt: Vec<u32>) -> Result<Vec<f32>, ApiError> {

@@ -35,6 +35,8 @@ pub enum ErrorKind {
     MethodNotAllowed,
     Timeout,
     Conflict,
+    /// Ended by an operator.
+    Cancelled,
     TooLarge,
     UnsupportedMedia,
     RateLimited,
@@ -52,7 +54,7 @@ impl ErrorKind {
             Self::NotFound => StatusCode::NOT_FOUND,
             Self::MethodNotAllowed => StatusCode::METHOD_NOT_ALLOWED,
             Self::Timeout => StatusCode::REQUEST_TIMEOUT,
-            Self::Conflict => StatusCode::CONFLICT,
+            Self::Conflict | Self::Cancelled => StatusCode::CONFLICT,
             Self::TooLarge => StatusCode::PAYLOAD_TOO_LARGE,
             Self::UnsupportedMedia => StatusCode::UNSUPPORTED_MEDIA_TYPE,
             Self::RateLimited => StatusCode::TOO_MANY_REQUESTS,
@@ -170,6 +172,10 @@ impl From<EngineError> for ApiError {
             }
             EngineError::ShutDown => Self::overloaded("the server is stopping"),
             EngineError::Constraint(_) => Self::bad_request(message),
+            EngineError::Dead(EngineFailure::StepHangs(_)) => {
+                let message = "the model did not respond and is being restarted; try again later";
+                Self::overloaded(message).code("model_restarted")
+            }
             EngineError::Session(_)
             | EngineError::NoCandidate
             | EngineError::Panicked { .. }

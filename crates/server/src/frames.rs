@@ -13,7 +13,8 @@ use serde::Serialize;
 
 /// After this silence a comment keeps proxies from closing the stream.
 const PING_INTERVAL: Duration = Duration::from_secs(15);
-const PING: &[u8] = b": ping\n\n";
+/// A comment, which clients ignore.
+pub const PING: Bytes = Bytes::from_static(b": ping\n\n");
 
 /// The last frame of OpenAI's streams.
 pub const DONE: Bytes = Bytes::from_static(b"data: [DONE]\n\n");
@@ -76,7 +77,7 @@ fn with_pings(frames: impl Stream<Item = Bytes> + Send + 'static) -> impl Stream
     stream::unfold(Box::pin(frames), |mut frames| async move {
         let frame = match tokio::time::timeout(PING_INTERVAL, frames.next()).await {
             Ok(frame) => frame?,
-            Err(_) => Bytes::from_static(PING),
+            Err(_) => PING,
         };
         Some((frame, frames))
     })

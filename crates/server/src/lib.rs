@@ -24,6 +24,7 @@ mod frames;
 mod health;
 mod http;
 mod in_flight;
+mod json_body;
 mod lowering;
 mod metrics;
 mod models;
@@ -38,8 +39,10 @@ mod sampling;
 pub mod telemetry;
 #[cfg(test)]
 mod testing;
+mod text_size;
 mod tokens;
 mod tool_types;
+mod trim_memory;
 mod union;
 mod unknown_fields;
 mod wire;
@@ -52,3 +55,4 @@ pub use openai::conversation_file::{
     ConversationFileError, messages_to_json, read_messages, read_tools,
 };
 pub use reload::{ReadConfig, Reconfigured, ReloadError, Reloading, SetLogLevel};
+pub use trim_memory::trim_memory;

@@ -1,15 +1,86 @@
 //! Lowering off the async threads.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use tokio::sync::{Semaphore, SemaphorePermit};
+
 use crate::error::ApiError;
+
+/// Texts that may be tokenized at once, in KiB. The tokenizer takes about a hundred times their size.
+static TEXT_BUDGET: Semaphore = Semaphore::const_new(TEXT_BUDGET_KIB);
+const TEXT_BUDGET_KIB: usize = 8 << 10;
+
+/// Shorter texts do not wait for longer ones.
+const SHORT_TEXT_KIB: usize = 256;
 
 /// Runs the lowering of a request on the blocking pool. Rendering templates, tokenizing and
 /// compiling grammars take time in proportion to the request, and would stall every connection
-/// that shares the async thread.
+/// that shares the async thread. Nothing runs if the client leaves before it begins.
 pub async fn run<T: Send + 'static>(
     lower: impl FnOnce() -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
-    let lowered = tokio::task::spawn_blocking(lower).await;
-    lowered.map_err(|error| ApiError::internal(&error))?
+    run_stoppable(move |_| lower()).await
+}
+
+/// The same for a text of this size: large texts take turns, so that their memory is bounded.
+pub async fn run_text<T: Send + 'static>(
+    bytes: usize,
+    lower: impl FnOnce(&StopFlag) -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    let permit = text_permit(bytes).await?;
+    run_stoppable(move |stop| {
+        // Held until the work ends, even if the client leaves.
+        let _permit = permit;
+        lower(stop)
+    })
+    .await
+}
+
+async fn text_permit(bytes: usize) -> Result<Option<SemaphorePermit<'static>>, ApiError> {
+    let kib = bytes >> 10;
+    if kib < SHORT_TEXT_KIB {
+        return Ok(None);
+    }
+    let share = u32::try_from(kib.min(TEXT_BUDGET_KIB)).unwrap_or(u32::MAX);
+    let permit = TEXT_BUDGET.acquire_many(share).await;
+    permit.map(Some).map_err(|error| ApiError::internal(&error))
+}
+
+async fn run_stoppable<T: Send + 'static>(
+    work: impl FnOnce(&StopFlag) -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    let waiting = Waiting(StopFlag::default());
+    let stop = waiting.0.clone();
+    let done = tokio::task::spawn_blocking(move || {
+        stop.check()?;
+        work(&stop)
+    });
+    done.await.map_err(|error| ApiError::internal(&error))?
+}
+
+/// Whether the client that waits for the work has left.
+#[derive(Debug, Clone, Default)]
+pub struct StopFlag(Arc<AtomicBool>);
+
+impl StopFlag {
+    /// An error once nobody waits for the result. Nobody sees the error either.
+    pub fn check(&self) -> Result<(), ApiError> {
+        if self.0.load(Ordering::Relaxed) {
+            Err(ApiError::overloaded("the client has left"))
+        } else {
+            Ok(())
+        }
+    }
+}
+
+/// Sets the flag when it is dropped.
+struct Waiting(StopFlag);
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.0.0.store(true, Ordering::Relaxed);
+    }
 }
 
 #[cfg(test)]
@@ -20,7 +91,38 @@ mod tests {
     use axum::http::StatusCode;
     use serde_json::json;
 
+    use super::*;
     use crate::testing::{Harness, MODEL};
+
+    #[tokio::test]
+    async fn work_stops_when_the_client_leaves() {
+        let (begun, begins) = mpsc::channel();
+        let (stopped, stops) = mpsc::channel();
+        let client = tokio::spawn(run_text(0, move |stop: &StopFlag| {
+            begun.send(()).expect("the test waits");
+            while stop.check().is_ok() {
+                std::thread::yield_now();
+            }
+            stopped.send(()).expect("the test waits");
+            Ok(())
+        }));
+        let begins = tokio::task::spawn_blocking(move || begins.recv());
+        begins.await.expect("no panic").expect("it begins");
+        client.abort();
+        let stops = tokio::task::spawn_blocking(move || stops.recv());
+        stops.await.expect("no panic").expect("it stops");
+    }
+
+    #[tokio::test]
+    async fn large_texts_take_turns() {
+        let large = TEXT_BUDGET_KIB << 10;
+        let first = text_permit(large).await.expect("room");
+        let mut second = Box::pin(text_permit(large));
+        assert!(futures_util::poll!(&mut second).is_pending());
+        assert!(text_permit(1000).await.expect("short").is_none());
+        drop(first);
+        assert!(second.await.expect("room").is_some());
+    }
 
     /// Occupies the only blocking thread, so that a lowering can run on an async thread only.
     #[test]

@@ -14,6 +14,7 @@ use tower::ServiceExt;
 
 use crate::app::App;
 use crate::config::{Config, ModelConfig};
+use crate::models::Opener;
 use crate::router::router;
 
 pub use scripted::{MODEL, Scripted, Stuck, chat, tokenizer};
@@ -44,7 +45,11 @@ impl Harness {
     }
 
     pub fn with(model: Scripted, config: Config) -> Self {
-        let app = App::new(config, Arc::new(model));
+        Self::serving(model, config)
+    }
+
+    pub fn serving(models: impl Opener, config: Config) -> Self {
+        let app = App::new(config, Arc::new(models));
         let router = router(&app);
         Self { app, router }
     }

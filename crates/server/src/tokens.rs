@@ -3,6 +3,8 @@
 use std::sync::Arc;
 
 use axum::extract::{Query, State};
+use axum::http::header::CONTENT_TYPE;
+use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use loquat_chat::{BoundaryTokens, ChatRequest};
@@ -21,6 +23,7 @@ use crate::openai::completions::label;
 use crate::openai::messages::{self, ChatMessage};
 use crate::openai::tools::ChatTool;
 use crate::openai::{lease, resolve_alias};
+use crate::text_size::chat_bytes;
 use crate::wire::{JsonBody, WireRequest};
 
 pub fn routes() -> Router<Arc<App>> {
@@ -121,12 +124,19 @@ pub async fn tokenize(
     State(app): State<Arc<App>>,
     caller: Caller,
     body: JsonBody<TokenizeRequest>,
-) -> Result<Json<TokenizeResponse>, ApiError> {
+) -> Result<Response, ApiError> {
     let request = body.value;
     let lease = lease(&app, &caller, request.model.as_deref()).await?;
-    lowering::run(move || encode(request, &lease))
-        .await
-        .map(Json)
+    let text = request.prompt.as_ref().or(request.content.as_ref());
+    let bytes = text.map_or(0, String::len);
+    lease.check_text(bytes)?;
+    // A text's tokens take longer to write than the text itself.
+    let tokenized = lowering::run_text(bytes, move |_| {
+        let tokens = encode(request, &lease)?;
+        serde_json::to_vec(&tokens).map_err(|error| ApiError::internal(&error))
+    });
+    let json = tokenized.await?;
+    Ok(([(CONTENT_TYPE, "application/json")], json).into_response())
 }
 
 fn encode(request: TokenizeRequest, model: &Lease) -> Result<TokenizeResponse, ApiError> {
@@ -173,6 +183,7 @@ fn encode(request: TokenizeRequest, model: &Lease) -> Result<TokenizeResponse, A
                 template_variables: chat_template_kwargs.unwrap_or_default(),
                 ..ChatRequest::default()
             };
+            model.check_text(chat_bytes(&chat))?;
             let reply = add_generation_prompt.unwrap_or(true);
             model.chat_context().tokens(&chat, reply)?
         }
@@ -205,6 +216,7 @@ pub async fn detokenize(
 ) -> Result<Json<DetokenizeResponse>, ApiError> {
     let DetokenizeRequest { model, tokens } = body.value;
     let lease = lease(&app, &caller, model.as_deref()).await?;
+    lease.check_prompt(tokens.len(), 0)?;
     let decode = move || decode(&tokens, &lease);
     let prompt = lowering::run(decode).await?;
     Ok(Json(DetokenizeResponse { prompt }))

@@ -16,6 +16,7 @@ use crate::app::App;
 use crate::caller::Caller;
 use crate::error::{ApiError, ErrorKind};
 use crate::field::{Field, FieldPath};
+use crate::json_body;
 use crate::openai::answer_format::AnswerFormatFields;
 use crate::openapi;
 use crate::sampling;
@@ -125,11 +126,7 @@ impl<T: WireRequest> JsonBody<T> {
 }
 
 fn object(bytes: &[u8]) -> Result<Map<String, Value>, ApiError> {
-    let body = serde_json::from_slice(bytes).map_err(|error| {
-        let message = format!("the request body is not valid JSON: {error}");
-        ApiError::bad_request(message).code("invalid_json")
-    })?;
-    match body {
+    match json_body::parse(bytes)? {
         Value::Object(fields) => Ok(fields),
         _ => Err(ApiError::bad_request(
             "the request body must be a JSON object",
@@ -175,7 +172,7 @@ fn named_field<'a>(problem: &'a str, prefix: &str) -> Option<&'a str> {
     problem.strip_prefix(prefix)?.split('`').next()
 }
 
-impl<T: WireRequest + ToSchema> FromRequest<Arc<App>> for JsonBody<T> {
+impl<T: WireRequest + ToSchema + Send + 'static> FromRequest<Arc<App>> for JsonBody<T> {
     type Rejection = ApiError;
 
     async fn from_request(request: Request, app: &Arc<App>) -> Result<Self, ApiError> {
@@ -183,7 +180,8 @@ impl<T: WireRequest + ToSchema> FromRequest<Arc<App>> for JsonBody<T> {
         let bytes = Bytes::from_request(request, app).await;
         let bytes = bytes.map_err(|rejection| unreadable(rejection.status()))?;
         let policy = FieldPolicy::new(app.config().server.strict_fields);
-        let mut body = Self::read(&bytes, policy)?;
+        let read = move |bytes: &[u8]| Self::read(bytes, policy);
+        let mut body = json_body::read_with(bytes, read).await?;
         if let Some(caller) = caller {
             caller.notes.ignore(std::mem::take(&mut body.removed));
         }

@@ -137,5 +137,5 @@ pub enum ConfigCommand {
 }
 
 fn scope(text: &str) -> Result<Scope, String> {
-    Scope::named(text).ok_or_else(|| "must be inference, metrics or admin".to_owned())
+    Scope::named(text).ok_or_else(|| "must be inference, metrics, manage or admin".to_owned())
 }

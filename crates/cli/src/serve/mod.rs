@@ -3,7 +3,6 @@
 mod config_reader;
 mod model_names;
 mod opener;
-mod trim_memory;
 
 use std::sync::Arc;
 

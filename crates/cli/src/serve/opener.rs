@@ -8,14 +8,13 @@ use loquat::ModelFiles;
 use loquat_chat::ChatContext;
 use loquat_engine::EngineOptions;
 use loquat_server::config;
-use loquat_server::{ModelInfo, OpenFailure, Opened, Opener, Planned};
+use loquat_server::{ModelInfo, OpenFailure, Opened, Opener, Planned, trim_memory};
 use loquat_session::{Backend, Plan, Probe, SessionOptions};
 use loquat_store::{FileKind, ResolvedReference, Store};
 use loquat_text::ChatTemplate;
 use loquat_text::format::FormatOverrides;
 use loquat_weights::Format;
 
-use super::trim_memory::trim_memory;
 use crate::args::{ModelChoice, RETAINED_SEQUENCES};
 use crate::error::CliError;
 use crate::fit::{self, OpenAttempt};

@@ -150,6 +150,39 @@ fn server_runs_until_signal() {
     }
 }
 
+/// A pipe holds 64 KiB; each request logs more than a hundred bytes.
+#[test]
+fn unread_log_does_not_stop_the_server() {
+    let cache = TempDir::new().unwrap();
+    let mut command = command(cache.path());
+    let model = format!("tiny={}", golden("llama"));
+    command.args(["serve", "--port=0", "--log-level=trace", &model]);
+    let mut child = command.spawn().unwrap();
+    let mut log = BufReader::new(child.stderr.take().unwrap());
+    let mut line = String::new();
+    let address = loop {
+        line.clear();
+        assert_ne!(log.read_line(&mut line).unwrap(), 0, "an address");
+        if let Some((_, address)) = line.trim_end().split_once("loquat serves tiny at http://") {
+            break address.to_owned();
+        }
+    };
+    let serving = Serving {
+        child,
+        address,
+        announced: String::new(),
+        log: Arc::default(),
+        _cache: cache,
+    };
+    for _ in 0..1000 {
+        assert!(serving.get("/health").starts_with(OK));
+    }
+    serving.signal("TERM");
+    let mut serving = serving;
+    assert_eq!(ends(&mut serving.child), 0);
+    drop(log);
+}
+
 #[test]
 fn used_port_is_refused_with_address() {
     let taken = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -319,7 +352,8 @@ fn created_key_grants_access() {
         "{}",
         checked.text()
     );
-    loquat(["config", "key", "team", "--scope=all"]).refused(2, &["inference, metrics or admin"]);
+    loquat(["config", "key", "team", "--scope=all"])
+        .refused(2, &["inference, metrics, manage or admin"]);
 
     let serving = Serving::start(&["--config", &file]);
     assert!(serving.get("/v1/models").starts_with("HTTP/1.1 401"));

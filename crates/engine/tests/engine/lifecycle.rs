@@ -440,3 +440,34 @@ fn into_session_returns_usable_session() {
         expected
     );
 }
+
+#[test]
+fn abandoned_engine_fails_requests_and_does_not_wait() {
+    let fake = FakeOptions::default();
+    let hold = std::sync::Arc::clone(&fake.hold);
+    let (engine, counters) = start(fake, EngineOptions::default());
+    let monitor = engine.step_monitor();
+    assert_eq!(monitor.step_time(), None);
+    let hanging = hold.lock().expect("no panic");
+    let running = engine.submit(greedy(&[1, 2], 4)).expect("accepted");
+    let queued = engine.submit(greedy(&[3, 4], 4)).expect("accepted");
+    eventually("the step hangs", || monitor.step_time().is_some());
+    monitor.abandon();
+    for generation in [running, queued] {
+        let outcome = generation.collect_blocking();
+        let hangs = EngineFailure::StepHangs(Duration::ZERO);
+        match outcome {
+            Err(EngineError::Dead(failure)) => assert_eq!(
+                std::mem::discriminant(&failure),
+                std::mem::discriminant(&hangs),
+                "{failure}"
+            ),
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(engine.check().is_err());
+    drop(engine);
+    assert!(!counters.dropped(), "the thread still has the session");
+    drop(hanging);
+    eventually("the session is dropped", || counters.dropped());
+}

@@ -22,7 +22,7 @@ pub struct AdminKeys {
 #[derive(Debug, Serialize, ToSchema)]
 struct AdminKey {
     name: String,
-    /// `inference`, `metrics`, `admin`.
+    /// `inference`, `metrics`, `manage`, `admin`.
     scopes: Vec<&'static str>,
     /// Models it may use; null for all.
     models: Option<Vec<String>>,

@@ -24,7 +24,10 @@ pub fn routes() -> Router<Arc<App>> {
             "/admin/v1/models/{*tail}",
             get(models::get).post(models::act),
         )
-        .route("/admin/v1/requests", get(requests::list))
+        .route(
+            "/admin/v1/requests",
+            get(requests::list).delete(requests::cancel_all),
+        )
         .route("/admin/v1/requests/{id}", delete(requests::cancel))
         .route("/admin/v1/cache/clear", post(cache::clear))
         .route("/admin/v1/keys", get(keys::list))

@@ -45,6 +45,13 @@ pub struct AdminCancelled {
     cancelled: usize,
 }
 
+/// The result of cancelling every request.
+#[derive(Debug, Serialize, ToSchema)]
+pub struct AdminAllCancelled {
+    /// Requests that ran.
+    cancelled: usize,
+}
+
 /// Lists running requests.
 #[utoipa::path(
     get,
@@ -84,6 +91,21 @@ pub async fn cancel(
     meant.iter().for_each(|entry| entry.cancel());
     let cancelled = meant.len();
     Ok(Json(AdminCancelled { id, cancelled }))
+}
+
+/// Cancels every running request.
+#[utoipa::path(
+    delete,
+    path = "/admin/v1/requests",
+    tag = "admin",
+    responses((status = 200, description = "Cancelled", body = AdminAllCancelled))
+)]
+pub async fn cancel_all(State(app): State<Arc<App>>) -> Json<AdminAllCancelled> {
+    let entries = app.in_flight.list();
+    entries.iter().for_each(|entry| entry.cancel());
+    let cancelled = entries.len();
+    tracing::info!(cancelled, "an operator cancelled all requests");
+    Json(AdminAllCancelled { cancelled })
 }
 
 fn describe(entry: &Entry) -> AdminRequest {

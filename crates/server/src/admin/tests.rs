@@ -268,6 +268,24 @@ async fn request_is_cancelled_by_id() {
 }
 
 #[tokio::test]
+async fn all_requests_are_cancelled_at_once() {
+    let server = server();
+    let first = start_request(&server).await;
+    let second = start_request(&server).await;
+    while ok(&server, Method::GET, "requests").await["requests"][1].is_null() {
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    let cancelled = ok(&server, Method::DELETE, "requests").await;
+    assert_eq!(cancelled, json!({ "cancelled": 2 }));
+    for asked in [first, second] {
+        let reply = asked.await.expect("a reply");
+        assert_eq!(reply.json()["error"]["code"], "request_cancelled");
+    }
+    let none = ok(&server, Method::DELETE, "requests").await;
+    assert_eq!(none, json!({ "cancelled": 0 }));
+}
+
+#[tokio::test]
 async fn running_request_survives_unload() {
     let server = server();
     let asked = start_request(&server).await;

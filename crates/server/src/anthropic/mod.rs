@@ -27,6 +27,7 @@ use crate::caller::Caller;
 use crate::error::ApiError;
 use crate::field::{Field, FieldPath};
 use crate::reply::{self, ActiveReply, ReplyOptions};
+use crate::text_size::chat_bytes;
 use crate::wire::{JsonBody, with_ignored_header};
 use crate::{lowering, sampling};
 
@@ -161,6 +162,7 @@ pub async fn count_tokens(
     let lease = app.lease(&caller, &value.model).await?;
     let counted = lowering::run(move || {
         let lowered = lower(value, lease.chat_context())?;
+        lease.check_text(chat_bytes(&lowered.request))?;
         let tokens = lease.chat_context().tokens(&lowered.request, true);
         let tokens = tokens.map_err(|error| rename_fields(error.into()))?;
         Ok((tokens.len(), lowered.ignored))

@@ -379,7 +379,10 @@ async fn failed_stream_ends_with_the_error() {
         }
     };
     let (reply, ()) = tokio::join!(server.post("/v1/messages", &body), cancel);
-    let (name, data) = reply.events().pop().expect("an event");
+    let mut events = reply.events();
+    let (last, _) = events.pop().expect("an event");
+    assert_eq!(last.as_deref(), Some("message_stop"));
+    let (name, data) = events.pop().expect("an event");
     assert_eq!(name.as_deref(), Some("error"));
     assert_eq!(data["type"], "error");
     assert!(data["error"]["message"].is_string());

@@ -2,7 +2,7 @@
 
 use bytes::Bytes;
 use loquat_chat::Finish;
-use loquat_engine::FinishReason;
+use loquat_engine::{FinishReason, Usage};
 use serde_json::{Map, Value};
 
 use super::response::{Block, Delta, Event, Message, MessageEnd, SIGNATURE, StopReason};
@@ -134,8 +134,20 @@ impl ReplyWriter for MessageWriter {
         self.frames.take()
     }
 
-    fn fail(&mut self, error: &ApiError) -> Bytes {
-        Dialect::Anthropic.error_frame(error)
+    fn fail(&mut self, error: &ApiError, usage: Usage) -> Bytes {
+        for event in self.segments.break_off() {
+            self.write_event(event);
+        }
+        let delta = MessageEnd {
+            stop_reason: None,
+            stop_sequence: None,
+        };
+        let usage = usage.into();
+        self.push(&Event::MessageDelta { delta, usage });
+        let before = self.frames.take();
+        let error = Dialect::Anthropic.error_frame(error);
+        self.push(&Event::MessageStop {});
+        [before, error, self.frames.take()].concat().into()
     }
 
     fn into_answer(self) -> Result<Message, ApiError> {

@@ -83,7 +83,7 @@ impl Keys {
         let keys = self.list();
         if keys.is_empty() {
             return match scope {
-                Scope::Inference | Scope::Metrics => Ok(None),
+                Scope::Inference | Scope::Metrics | Scope::Manage => Ok(None),
                 Scope::Admin => Err(no_admin()),
             };
         }
@@ -119,6 +119,12 @@ impl Key {
     /// Usage since the server started.
     pub fn usage(&self) -> KeyUsage {
         self.meter.usage()
+    }
+
+    /// Whether its requests may affect those of other clients.
+    pub fn may_manage(&self) -> bool {
+        let scopes = &self.settings.scopes;
+        scopes.contains(&Scope::Manage) || scopes.contains(&Scope::Admin)
     }
 
     /// Whether the key allows the model with this configured name.

@@ -279,3 +279,50 @@ async fn concurrency_counts_until_response_bodies_end() {
     drop(response);
     assert!(meter.admit(&limits, Instant::now()).is_ok());
 }
+
+#[tokio::test]
+async fn affecting_others_needs_the_scope_manage() {
+    let server = server(vec![
+        key("user", "one", &[Scope::Inference]),
+        key("manager", "two", &[Scope::Inference, Scope::Manage]),
+        key("operator", "three", &[Scope::Inference, Scope::Admin]),
+    ]);
+    let send = async |secret: &str, path: &str, body: serde_json::Value| {
+        let request = Request::post(path)
+            .header("x-api-key", secret)
+            .header("content-type", "application/json")
+            .body(Body::from(body.to_string()));
+        server.send(request.expect("a request")).await
+    };
+    let messages = json!([{ "role": "user", "content": "hi" }]);
+    let urgent = json!({ "messages": messages, "priority": -1 });
+    let unload = json!({ "model": MODEL, "keep_alive": 0 });
+    let short = json!({ "model": MODEL, "messages": messages, "keep_alive": "1ms" });
+    for (secret, status) in [("one", 403), ("two", 200), ("three", 200)] {
+        for (path, body, field) in [
+            ("/v1/chat/completions", &urgent, "priority"),
+            ("/api/generate", &unload, "keep_alive"),
+        ] {
+            let reply = send(secret, path, body.clone()).await;
+            assert_eq!(
+                reply.status(),
+                status,
+                "{secret} at {path}: {}",
+                reply.text()
+            );
+            assert!(
+                status == 200 || reply.text().contains(field),
+                "{}",
+                reply.text()
+            );
+        }
+        // A prompt is answered; only the field has no effect.
+        let reply = send(secret, "/api/chat", short.clone()).await;
+        assert_eq!(reply.status(), 200, "{}", reply.text());
+        let ignored = reply.response.headers().get("x-loquat-ignored");
+        assert_eq!(ignored.is_some(), secret == "one", "{ignored:?}");
+    }
+    let later = json!({ "messages": messages, "priority": 1 });
+    let reply = send("one", "/v1/chat/completions", later).await;
+    assert_eq!(reply.status(), 200, "anyone may wait");
+}

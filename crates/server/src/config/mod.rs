@@ -191,6 +191,8 @@ pub struct KeyHash(pub [u8; 32]);
 pub enum Scope {
     Inference,
     Metrics,
+    /// Affect other clients' requests: unload models, and come before them.
+    Manage,
     Admin,
 }
 
@@ -200,7 +202,7 @@ impl Scope {
     }
 
     pub fn named(name: &str) -> Option<Self> {
-        let mut all = [Self::Inference, Self::Metrics, Self::Admin].into_iter();
+        let mut all = [Self::Inference, Self::Metrics, Self::Manage, Self::Admin].into_iter();
         all.find(|scope| scope.name() == name)
     }
 }
@@ -245,6 +247,8 @@ pub struct ModelConfig {
     pub preload: bool,
     /// Unload after this idle time; never when `None`.
     pub idle_unload: Option<Duration>,
+    /// A step that takes longer hangs: the model is opened again.
+    pub step_timeout: Duration,
     /// Default sampling parameters by name.
     pub sampling: Map<String, Value>,
     /// How hidden states become an embedding: `mean` or `last`.
@@ -351,6 +355,7 @@ impl ModelConfig {
             template: None,
             preload: false,
             idle_unload: None,
+            step_timeout: Duration::from_secs(600),
             sampling: Map::new(),
             pooling: Pooling::Mean,
         }

@@ -326,6 +326,7 @@ words! {
     Scope {
         "inference" => Scope::Inference,
         "metrics" => Scope::Metrics,
+        "manage" => Scope::Manage,
         "admin" => Scope::Admin
     }
 }

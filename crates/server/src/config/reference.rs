@@ -34,7 +34,8 @@ key.
 const KEYS_TEXT: &str = "\
 One table per key. The server stores only the key's hash. Without keys, anyone who can reach the
 server may use its models and read its metrics, and the admin API is off. The scopes are `inference`
-(use models), `metrics` (read `/metrics` and `/stats`) and `admin` (use `/admin`).";
+(use models), `metrics` (read `/metrics` and `/stats`), `manage` (affect other clients' requests: set
+`keep_alive`, use negative priorities) and `admin` (use `/admin`; includes `manage`).";
 
 const MODELS_TEXT: &str = "\
 One table per model. A request must name one, unless only one is served. Without a table, the

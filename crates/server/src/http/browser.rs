@@ -24,6 +24,18 @@ use crate::error::{ApiError, ErrorKind};
 use crate::http::{MAX_TOKENS_HEADER, MODEL_HEADER};
 use crate::wire::IGNORED_HEADER;
 
+/// Origins that may always use a server on loopback: local pages, and editors that show web pages.
+const LOCAL_ORIGINS: [&str; 5] = [
+    "http://localhost:*",
+    "http://127.0.0.1:*",
+    "http://[::1]:*",
+    "app://obsidian.md",
+    "vscode-webview://*",
+];
+
+/// Names of a loopback server: its own, and the one that containers have for their host.
+const LOOPBACK_NAMES: [&str; 2] = ["localhost", "host.docker.internal"];
+
 /// How long browsers may cache a preflight response.
 const MAX_AGE: Duration = Duration::from_secs(600);
 
@@ -36,9 +48,11 @@ pub async fn guard(State(app): State<Arc<App>>, request: Request, next: Next) ->
 }
 
 fn check(config: &Config, without_keys: bool, request: &Request) -> Result<(), ApiError> {
-    let host = host(request);
-    // Beyond loopback the server cannot know its names, and a key protects it anyway.
-    if without_keys && config.server.host.is_loopback() {
+    let host = host(request)?;
+    // Beyond loopback the server does not know its names unless they are configured. A key protects
+    // it anyway.
+    let knows_names = config.server.host.is_loopback() || !config.server.host_names.is_empty();
+    if without_keys && knows_names {
         check_host(config, host.as_ref())?;
     }
     let Some(origin) = request.headers().get(ORIGIN) else {
@@ -48,24 +62,34 @@ fn check(config: &Config, without_keys: bool, request: &Request) -> Result<(), A
     check_content_type(request)
 }
 
-/// The host name in the request; HTTP/2 and proxies' clients put it into the URI.
-fn host(request: &Request) -> Option<Authority> {
-    let named = request.uri().authority().cloned();
-    named.or_else(|| {
-        let host = request.headers().get(HOST)?;
-        Authority::try_from(host.as_bytes()).ok()
-    })
+/// The host name in the request; HTTP/2 and proxies' clients put it into the URI. Clients other than
+/// browsers may omit it.
+fn host(request: &Request) -> Result<Option<Authority>, ApiError> {
+    let mut hosts = request.headers().get_all(HOST).iter();
+    let named = hosts.next().filter(|host| !host.is_empty());
+    if hosts.next().is_some() {
+        return Err(invalid_host("the request has several `Host` headers"));
+    }
+    let parsed = named.map(|host| Authority::try_from(host.as_bytes()));
+    let parsed = parsed.transpose();
+    let parsed = parsed.map_err(|_| invalid_host("the `Host` header is not a host name"))?;
+    Ok(request.uri().authority().cloned().or(parsed))
 }
 
-/// An address cannot be rebound, and clients other than browsers may omit the name.
+fn invalid_host(problem: &str) -> ApiError {
+    let what = format!("{problem}; send one, such as `Host: localhost:8080`");
+    ApiError::bad_request(what).code("invalid_host")
+}
+
+/// An address cannot be rebound.
 fn check_host(config: &Config, host: Option<&Authority>) -> Result<(), ApiError> {
     let Some(host) = host.map(Authority::host) else {
         return Ok(());
     };
     let own = |name: &str| name.eq_ignore_ascii_case(host);
     let is_loopback_name = host.to_ascii_lowercase().ends_with(".localhost");
-    let configured = &config.server.host_names;
-    if is_address(host) || own("localhost") || is_loopback_name || configured.iter().any(|n| own(n))
+    let mut names = config.server.host_names.iter().map(String::as_str);
+    if is_address(host) || is_loopback_name || LOOPBACK_NAMES.into_iter().any(own) || names.any(own)
     {
         return Ok(());
     }
@@ -94,10 +118,38 @@ fn check_origin(
     Err(ApiError::new(ErrorKind::Forbidden, what).code("origin_not_allowed"))
 }
 
+/// Whether the configuration allows the origin, or the server is on loopback and the page is local.
 fn is_allowed(config: &Config, origin: &HeaderValue) -> bool {
-    let origin = origin.as_bytes();
-    let mut allowed = config.cors.origins.iter().map(String::as_bytes);
-    allowed.any(|allowed| allowed == b"*" || allowed.eq_ignore_ascii_case(origin))
+    let Ok(origin) = origin.to_str() else {
+        return config.cors.origins.iter().any(|allowed| allowed == "*");
+    };
+    let mut configured = config.cors.origins.iter().map(String::as_str);
+    let is_local = || {
+        LOCAL_ORIGINS
+            .iter()
+            .any(|local| matches_origin(local, origin))
+    };
+    configured.any(|allowed| matches_origin(allowed, origin))
+        || config.server.host.is_loopback() && is_local()
+}
+
+/// Whether the origin is `allowed`, in which `*` stands for everything, for every host after `://`,
+/// or for every port after `:`.
+fn matches_origin(allowed: &str, origin: &str) -> bool {
+    let starts_with = |prefix: &str| {
+        let start = origin.get(..prefix.len());
+        start.is_some_and(|start| start.eq_ignore_ascii_case(prefix))
+    };
+    match allowed.strip_suffix('*') {
+        None => allowed.eq_ignore_ascii_case(origin),
+        Some(prefix) if prefix.is_empty() || prefix.ends_with("://") => starts_with(prefix),
+        Some(prefix) => {
+            let without_port = prefix.trim_end_matches(':');
+            let is_number = |port: &str| port.bytes().all(|digit| digit.is_ascii_digit());
+            without_port.eq_ignore_ascii_case(origin)
+                || starts_with(prefix) && is_number(&origin[prefix.len()..])
+        }
+    }
 }
 
 /// Whether the page comes from this server. The scheme may differ behind a TLS proxy.
@@ -136,10 +188,12 @@ fn check_content_type(request: &Request) -> Result<(), ApiError> {
     Err(ApiError::new(ErrorKind::UnsupportedMedia, what))
 }
 
-/// The CORS layer, if any origin is allowed.
+/// The CORS layer. Without configured origins it is for local pages only.
 pub async fn cors(State(app): State<Arc<App>>, request: Request, next: Next) -> Response {
     let config = app.config();
-    if config.cors.origins.is_empty() {
+    let origin = request.headers().get(ORIGIN);
+    let is_cross_origin = origin.is_some_and(|origin| is_allowed(&config, origin));
+    if config.cors.origins.is_empty() && !is_cross_origin {
         return next.run(request).await;
     }
     let allowed = move |origin: &HeaderValue, _: &_| is_allowed(&config, origin);
@@ -198,8 +252,12 @@ mod tests {
             (&[("host", "192.168.0.7")], &[], 200),
             (&[("host", "chat.localhost")], &[], 200),
             (&[("host", "BOX.example")], &[], 200),
+            (&[("host", "host.docker.internal:8080")], &[], 200),
             (&[("host", "evil.example")], &[], 403),
             (&[("host", "localhost.evil.example")], &[], 403),
+            (&[("host", "evil host")], &[], 400),
+            (&[("host", "localhost"), ("host", "localhost")], &[], 400),
+            (&[("host", "")], &[], 200),
             (&[], &[], 200),
             (
                 &[("host", "localhost"), ("origin", "http://localhost"), JSON],
@@ -231,7 +289,7 @@ mod tests {
                     JSON,
                 ],
                 &[],
-                403,
+                200,
             ),
             (
                 &[
@@ -299,12 +357,67 @@ mod tests {
     }
 
     #[test]
+    fn local_pages_are_allowed_on_loopback_only() {
+        let mut exposed = config(&[]);
+        exposed.server.host = IpAddr::from([0, 0, 0, 0]);
+        for (origin, expected) in [
+            ("http://localhost", true),
+            ("http://localhost:5173", true),
+            ("http://127.0.0.1:3000", true),
+            ("http://[::1]:3000", true),
+            ("app://obsidian.md", true),
+            ("vscode-webview://1f2e3d", true),
+            ("http://localhost.evil.example", false),
+            ("http://localhost:1.evil.example", false),
+            ("http://127.0.0.1.evil.example:80", false),
+            ("app://obsidian.md.evil", false),
+            ("app://other", false),
+            ("https://evil.example", false),
+        ] {
+            let headers = [("host", "127.0.0.1:8080"), ("origin", origin)];
+            let page = request(Method::GET, &headers);
+            assert_eq!(
+                check(&config(&[]), true, &page).is_ok(),
+                expected,
+                "{origin}"
+            );
+            assert!(check(&exposed, true, &page).is_err(), "{origin}");
+        }
+    }
+
+    #[test]
+    fn configured_origins_may_have_wildcards() {
+        for (allowed, origin, expected) in [
+            ("https://good.example:*", "https://good.example:8443", true),
+            ("https://good.example:*", "https://good.example", true),
+            (
+                "https://good.example:*",
+                "https://good.example:8443x",
+                false,
+            ),
+            ("https://good.example:*", "http://good.example:8443", false),
+            ("tauri://*", "tauri://localhost", true),
+            ("tauri://*", "tauris://localhost", false),
+            ("*", "null", true),
+        ] {
+            assert_eq!(
+                matches_origin(allowed, origin),
+                expected,
+                "{allowed} {origin}"
+            );
+        }
+    }
+
+    #[test]
     fn host_names_are_free_with_keys() {
         let foreign = request(Method::GET, &[("host", "evil.example")]);
         assert!(check(&config(&[]), true, &foreign).is_err());
         assert!(check(&config(&[]), false, &foreign).is_ok());
         let mut exposed = config(&[]);
         exposed.server.host = IpAddr::from([0, 0, 0, 0]);
+        assert!(check(&exposed, true, &foreign).is_err());
+        assert!(check(&exposed, false, &foreign).is_ok());
+        exposed.server.host_names.clear();
         assert!(check(&exposed, true, &foreign).is_ok());
     }
 
@@ -334,7 +447,14 @@ mod tests {
         assert_eq!(reply.status(), StatusCode::NOT_FOUND);
         assert_eq!(reply.response.headers()[allow], "https://good.example");
 
+        let local = [
+            ("host", "localhost:8080"),
+            ("origin", "http://localhost:5173"),
+            ("access-control-request-method", "POST"),
+        ];
         let shut = Harness::with(Scripted::new("hello"), config(&[]));
+        let reply = shut.send(request(Method::OPTIONS, &local)).await;
+        assert_eq!(reply.response.headers()[allow], "http://localhost:5173");
         let reply = shut.send(preflight()).await;
         assert_eq!(reply.status(), StatusCode::FORBIDDEN);
         assert!(!reply.response.headers().contains_key(allow));

@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use axum::Router;
 use axum::body::Body;
-use axum::http::header::{CONNECTION, EXPECT};
-use axum::http::{HeaderValue, Request, Response, Version};
+use axum::http::header::{CONNECTION, CONTENT_TYPE, EXPECT};
+use axum::http::{HeaderMap, HeaderValue, Request, Response, Version};
 use hyper::body::Incoming;
 use hyper::rt::{Read, Write};
 use hyper::service::service_fn;
@@ -72,7 +72,7 @@ pub async fn serve(stream: TcpStream, tls: Option<TlsAcceptor>, context: ServerC
         )
         .await;
     };
-    match timeout(limits.header_timeout, tls.accept(socket)).await {
+    match timeout(limits.header_timeout, tls.accept(socket.below_tls())).await {
         Ok(Ok(stream)) => {
             drive(
                 TokioIo::new(stream),
@@ -157,6 +157,11 @@ fn builder(limits: &Limits) -> auto::Builder<TokioExecutor> {
     builder
 }
 
+fn is_event_stream(headers: &HeaderMap) -> bool {
+    let kind = headers.get(CONTENT_TYPE);
+    kind.is_some_and(|kind| kind.as_bytes().starts_with(b"text/event-stream"))
+}
+
 /// Answers the requests of a connection.
 struct ConnectionService {
     app: Arc<App>,
@@ -174,7 +179,7 @@ impl ConnectionService {
         let is_http1 = request.version() < Version::HTTP_2;
         let (mut parts, body) = request.into_parts();
         let expects = parts.headers.contains_key(EXPECT);
-        let (body, rest) = TrackedBody::new(body);
+        let (body, rest) = TrackedBody::new(body, Arc::clone(&self.watch));
         parts.extensions.insert(Arc::clone(&self.clock));
         let request = Request::from_parts(parts, Body::new(body));
         let mut response = match self.router.clone().oneshot(request).await {
@@ -191,8 +196,10 @@ impl ConnectionService {
                 response.headers_mut().insert(CONNECTION, close);
             }
         }
+        self.watch.answered();
         let (parts, body) = hold(response, counted).into_parts();
-        let (outgoing, slot) = Outgoing::new(body);
+        let pings = is_event_stream(&parts.headers).then(|| Arc::clone(&self.watch));
+        let (outgoing, slot) = Outgoing::new(body, pings);
         self.watch.follow(&slot);
         Response::from_parts(parts, outgoing)
     }

@@ -16,6 +16,7 @@ use http_body_util::{BodyExt, LengthLimitError, Limited};
 use hyper::body::{Frame, Incoming, SizeHint};
 use tokio::time::timeout;
 
+use super::watch::Watch;
 use crate::app::App;
 use crate::config::Limits;
 use crate::error::{ApiError, ErrorKind};
@@ -133,6 +134,7 @@ pub struct TrackedBody {
     /// `None` once it was read to its end.
     body: Option<Incoming>,
     rest: UnreadBody,
+    watch: Arc<Watch>,
 }
 
 /// The unread rest of a body, once its reader is dropped.
@@ -164,11 +166,15 @@ impl UnreadBody {
 }
 
 impl TrackedBody {
-    pub fn new(body: Incoming) -> (Self, UnreadBody) {
+    pub fn new(body: Incoming, watch: Arc<Watch>) -> (Self, UnreadBody) {
+        if body.is_end_stream() {
+            watch.body_read();
+        }
         let rest = UnreadBody::default();
         let followed = Self {
             body: Some(body),
             rest: rest.clone(),
+            watch,
         };
         (followed, rest)
     }
@@ -195,6 +201,7 @@ impl HttpBody for TrackedBody {
         let polled = Pin::new(body).poll_frame(context);
         if matches!(polled, Poll::Ready(None)) {
             self.body = None;
+            self.watch.body_read();
         }
         polled
     }

@@ -1,7 +1,8 @@
 //! Connections: accepting them, enforcing their limits, and graceful shutdown.
 //!
-//! When a client closes its side of a connection, its requests are cancelled. A client that
-//! half-closes and reads on is treated the same, since the two look alike.
+//! When a client leaves, its requests are cancelled. A client that half-closes its connection still
+//! gets its answer: to tell the two apart, the server sends something harmless that a client who has
+//! left rejects. Over TLS a half-closed connection counts as closed.
 
 mod accept;
 mod browser;
@@ -29,6 +30,7 @@ use crate::config::Config;
 use crate::models::Opener;
 use crate::reload::Reloading;
 use crate::router::router;
+use crate::trim_memory::trim_when_idle;
 
 use accept::Connections;
 pub use browser::{cors, guard};
@@ -117,6 +119,7 @@ impl Server {
         tokio::select! {
             () = connections.accept(&listener) => {}
             () = stop => {}
+            () = trim_when_idle(&app.traffic) => {}
         }
         drop(listener);
         finish_requests(&app).await;

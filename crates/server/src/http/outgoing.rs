@@ -10,6 +10,9 @@ use axum::response::Response;
 use bytes::Bytes;
 use hyper::body::{Frame, SizeHint};
 
+use super::watch::Watch;
+use crate::frames;
+
 /// Keeps something until the response's body has ended or was dropped.
 pub fn hold<T: Send + Unpin + 'static>(response: Response, held: T) -> Response {
     response.map(|body| Body::new(Held { body, _held: held }))
@@ -58,10 +61,12 @@ struct BodySlotState {
 /// The body that hyper sees.
 pub struct Outgoing {
     slot: Arc<BodySlot>,
+    /// Of a stream of events, which may have comments between them.
+    pings: Option<Arc<Watch>>,
 }
 
 impl Outgoing {
-    pub fn new(body: Body) -> (Self, Arc<BodySlot>) {
+    pub fn new(body: Body, pings: Option<Arc<Watch>>) -> (Self, Arc<BodySlot>) {
         let slot = Arc::new(BodySlot {
             state: Mutex::new(BodySlotState {
                 body: Some(body),
@@ -69,7 +74,7 @@ impl Outgoing {
             }),
         });
         let shared = Arc::clone(&slot);
-        (Self { slot }, shared)
+        (Self { slot, pings }, shared)
     }
 }
 
@@ -103,7 +108,11 @@ impl HttpBody for Outgoing {
             let unread = std::io::Error::from(std::io::ErrorKind::TimedOut);
             return Poll::Ready(Some(Err(axum::Error::new(unread))));
         };
-        let polled = Pin::new(body).poll_frame(context);
+        let mut polled = Pin::new(body).poll_frame(context);
+        let wants_ping = || self.pings.as_ref().is_some_and(|watch| watch.wants_ping());
+        if polled.is_pending() && wants_ping() {
+            polled = Poll::Ready(Some(Ok(Frame::data(frames::PING))));
+        }
         state.returned_at = matches!(polled, Poll::Ready(Some(Ok(_)))).then(Instant::now);
         polled
     }

@@ -10,12 +10,17 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 use tokio::time::{Sleep, sleep};
 
-use super::watch::Watch;
+use super::watch::{HalfClose, Watch};
 use crate::metrics::SocketClock;
 
 /// How long to read after a request was refused. Closing at once would reset the connection, and the
 /// client might not see the response.
 const LINGER: Duration = Duration::from_secs(2);
+
+/// Clients ignore interim responses; a client that has left rejects them.
+const INTERIM: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
+/// How often to look whether the client of a half-closed connection has left.
+const HALF_CLOSED_LOOK: Duration = Duration::from_millis(50);
 
 /// Below TLS, so that it sees the wire.
 pub struct Socket {
@@ -23,6 +28,10 @@ pub struct Socket {
     watch: Arc<Watch>,
     clock: Arc<SocketClock>,
     linger: Option<Pin<Box<Sleep>>>,
+    /// Whether this socket may write responses of its own: not below TLS.
+    is_plain: bool,
+    /// Until the next look at a half-closed connection.
+    half_closed: Option<Pin<Box<Sleep>>>,
 }
 
 impl Socket {
@@ -32,6 +41,41 @@ impl Socket {
             watch,
             clock,
             linger: None,
+            is_plain: true,
+            half_closed: None,
+        }
+    }
+
+    /// A socket below TLS.
+    pub fn below_tls(self) -> Self {
+        Self {
+            is_plain: false,
+            ..self
+        }
+    }
+
+    /// Hides the end of a half-closed connection from hyper while a request is under way. Fails once
+    /// the client has rejected data: then it has closed both sides.
+    fn poll_half_closed(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match self.watch.half_close() {
+            HalfClose::End => return Poll::Ready(Ok(())),
+            HalfClose::Wait => {}
+            HalfClose::Probe => {
+                let written = Pin::new(&mut self.stream).poll_write(context, INTERIM);
+                if !matches!(written, Poll::Ready(Ok(length)) if length == INTERIM.len()) {
+                    return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
+                }
+            }
+        }
+        loop {
+            if let Some(error) = self.stream.take_error()? {
+                return Poll::Ready(Err(error));
+            }
+            let look = self
+                .half_closed
+                .get_or_insert_with(|| Box::pin(sleep(HALF_CLOSED_LOOK)));
+            ready!(look.as_mut().poll(context));
+            self.half_closed = None;
         }
     }
 
@@ -70,6 +114,11 @@ impl AsyncRead for Socket {
         let read = Pin::new(&mut self.stream).poll_read(context, buffer);
         if buffer.filled().len() > before {
             self.watch.read();
+            return read;
+        }
+        let is_end = matches!(read, Poll::Ready(Ok(()))) && buffer.remaining() > 0;
+        if is_end && self.is_plain {
+            return self.poll_half_closed(context);
         }
         read
     }

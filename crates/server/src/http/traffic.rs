@@ -31,6 +31,13 @@ impl Traffic {
         *self.requests.0.borrow()
     }
 
+    /// Returns when the number of requests satisfies `is`.
+    pub async fn requests_are(&self, is: impl Fn(usize) -> bool) {
+        let mut requests = self.requests.0.subscribe();
+        // Fails only without a sender, and `self` holds it.
+        let _ = requests.wait_for(|count| is(*count)).await;
+    }
+
     /// Counts a request that uses models, unless new work is refused.
     pub fn work(&self) -> Option<TrafficGuard> {
         // Counted before the check, so that `idle` waits for work that `stop` was too late for.

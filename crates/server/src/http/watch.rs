@@ -30,6 +30,11 @@ struct WatchState {
     served: LastProtocol,
     /// Whether the client may be sending a body that will not be read.
     unread: bool,
+    request: RequestProgress,
+    /// The client has closed its side.
+    half_closed: bool,
+    /// Something was sent to find out whether a half-closed client still reads.
+    probed: bool,
     answers: Vec<Weak<BodySlot>>,
 }
 
@@ -39,6 +44,27 @@ enum LastProtocol {
     Http1,
     /// Frames need not belong to a request, so received bytes mean nothing.
     Http2,
+}
+
+/// How far the latest request of HTTP/1 is.
+#[derive(Debug, Clone, Copy, Default)]
+struct RequestProgress {
+    /// Whether the client knows interim responses.
+    is_http11: bool,
+    body_read: bool,
+    /// The response's head may be on its way.
+    answered: bool,
+}
+
+/// What to do when the client has closed its side.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum HalfClose {
+    /// The connection ends: nothing is under way.
+    End,
+    /// A request is under way. The client may still read its answer.
+    Wait,
+    /// The same; an interim response shows whether it does.
+    Probe,
 }
 
 /// The limit that a connection exceeds.
@@ -66,6 +92,9 @@ impl Watch {
                 stalled_since: None,
                 served: LastProtocol::Nothing,
                 unread: false,
+                request: RequestProgress::default(),
+                half_closed: false,
+                probed: false,
                 answers: Vec::new(),
             }),
         })
@@ -100,11 +129,50 @@ impl Watch {
         state.active += 1;
         state.head_since = None;
         state.unread = false;
+        state.request = RequestProgress {
+            is_http11: version == Version::HTTP_11,
+            ..RequestProgress::default()
+        };
         state.served = match version {
             Version::HTTP_2 => LastProtocol::Http2,
             _ => LastProtocol::Http1,
         };
         ActiveRequest(Arc::clone(self))
+    }
+
+    /// The request's body was read to its end.
+    pub fn body_read(&self) {
+        self.lock().request.body_read = true;
+    }
+
+    /// The response's head is about to be written.
+    pub fn answered(&self) {
+        self.lock().request.answered = true;
+    }
+
+    /// The client has closed its side of a connection.
+    pub fn half_close(&self) -> HalfClose {
+        let mut state = self.lock();
+        let is_http1 = state.served == LastProtocol::Http1;
+        if state.active == 0 || !is_http1 || !state.request.body_read {
+            return HalfClose::End;
+        }
+        state.half_closed = true;
+        // An interim response must not interrupt another one.
+        let between_responses = !state.request.answered && state.stalled_since.is_none();
+        if state.probed || !between_responses || !state.request.is_http11 {
+            return HalfClose::Wait;
+        }
+        state.probed = true;
+        HalfClose::Probe
+    }
+
+    /// Whether a response in progress should send something, to see whether the client still reads.
+    pub fn wants_ping(&self) -> bool {
+        let mut state = self.lock();
+        let wants = state.half_closed && !state.probed;
+        state.probed |= wants;
+        wants
     }
 
     /// Applies the write timeout to a response.

@@ -198,7 +198,7 @@ async fn every_request_is_counted_once() {
     server.app.in_flight.list()[0].cancel();
     assert_eq!(
         turn.next().await.unwrap().unwrap_err().kind,
-        ErrorKind::Conflict
+        ErrorKind::Cancelled
     );
     assert!(turn.next().await.is_none());
     drop(turn);

@@ -12,6 +12,10 @@ use crate::config::{ModelConfig, Pooling};
 use crate::error::ApiError;
 use crate::sampling;
 
+/// The longest text of a request, whatever the model's context. Tokenizing it takes about a hundred
+/// times its size.
+const MAX_TEXT_BYTES: usize = 8 << 20;
+
 /// A loaded model with its configuration.
 pub struct Loaded {
     /// The configuration's name for it.
@@ -66,6 +70,12 @@ impl Loaded {
     /// Refuses a text that does not fit even if every token is the longest. Tokenizing it would take
     /// hundreds of times its size in memory.
     pub fn check_text(&self, bytes: usize) -> Result<(), ApiError> {
+        if bytes > MAX_TEXT_BYTES {
+            let message = format!(
+                "a prompt of {bytes} bytes is too long; the limit is {MAX_TEXT_BYTES} bytes"
+            );
+            return Err(ApiError::bad_request(message).code("context_length_exceeded"));
+        }
         let limit = self.model.token_limit();
         let least = bytes / self.token_bytes.max(1);
         if least <= limit {
@@ -76,6 +86,17 @@ impl Loaded {
              {limit}"
         );
         Err(ApiError::bad_request(message).code("context_length_exceeded"))
+    }
+
+    /// The part of a text that can fill the context; tokens beyond it would be truncated.
+    pub fn text_that_fits<'a>(&self, text: &'a str) -> &'a str {
+        let tokens = self.model.token_limit().saturating_add(1);
+        let most = tokens.saturating_mul(self.token_bytes).min(MAX_TEXT_BYTES);
+        let mut end = most.min(text.len());
+        while !text.is_char_boundary(end) {
+            end -= 1;
+        }
+        &text[..end]
     }
 
     /// Refuses a prompt that leaves no room for a reply of this many tokens.

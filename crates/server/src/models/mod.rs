@@ -3,7 +3,7 @@
 //! Every model of the configuration has a [`slot`], which goes from unloaded through opening,
 //! ready, draining and closing back to unloaded. One lock guards all slots, since they share a
 //! [`memory_budget`]. An [`opening`] is a task that many requests wait for; the [`unloader`] is the
-//! one task that closes models.
+//! one task that closes models, and the [`watchdog`] restarts those that hang.
 
 mod lease;
 mod loaded;
@@ -16,6 +16,7 @@ mod status;
 #[cfg(test)]
 mod tests;
 mod unloader;
+mod watchdog;
 
 use std::error::Error;
 use std::sync::Arc;

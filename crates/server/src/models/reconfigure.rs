@@ -110,12 +110,14 @@ fn needs_reopen(old: &ModelConfig, new: &ModelConfig) -> bool {
         aliases,
         preload,
         idle_unload,
+        step_timeout,
         ..
     } = new.clone();
     let adjusted = ModelConfig {
         aliases,
         preload,
         idle_unload,
+        step_timeout,
         ..old.clone()
     };
     adjusted != *new

@@ -8,7 +8,7 @@ use tokio::time::Instant;
 
 use super::opening::{self, Opening};
 use super::slot::{OpenOutcome, Phase, Slot, SlotId, Timestamp};
-use super::{KeepAlive, Lease, ModelStatus, OpenFailure, Opener, unloader};
+use super::{KeepAlive, Lease, ModelStatus, OpenFailure, Opener, unloader, watchdog};
 use crate::config::Config;
 use crate::error::{ApiError, ErrorKind};
 use crate::field::Field;
@@ -271,6 +271,7 @@ impl Inner {
         self.unloader.call_once(|| {
             let unloader = unloader::run(Arc::downgrade(self), Arc::clone(&self.wake));
             tokio::spawn(unloader);
+            tokio::spawn(watchdog::run(Arc::downgrade(self)));
         });
         outcome
     }

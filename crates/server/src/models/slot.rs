@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, SystemTime};
 
+use loquat_engine::StepMonitor;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
@@ -42,6 +43,7 @@ pub enum Phase {
     /// Its engine is ending.
     Closing {
         bytes: u64,
+        monitor: StepMonitor,
     },
     Failed {
         /// For operators.
@@ -192,7 +194,7 @@ impl Slot {
         let (bytes, usage) = match &self.phase {
             Phase::Unloaded | Phase::Failed { .. } => return None,
             Phase::Opening { reserved, .. } => (*reserved, Usage::InUse),
-            Phase::Closing { bytes } => (*bytes, Usage::Closing),
+            Phase::Closing { bytes, .. } => (*bytes, Usage::Closing),
             Phase::Draining(loaded) if self.is_idle() => (loaded.resident_bytes, Usage::Closing),
             Phase::Ready(loaded) if self.is_idle() => {
                 let since = self
@@ -234,6 +236,15 @@ impl Slot {
         match &self.phase {
             Phase::Ready(loaded) | Phase::Draining(loaded) => Some(loaded),
             _ => None,
+        }
+    }
+
+    /// Watches the steps of its engine, if it has one.
+    pub fn step_monitor(&self) -> Option<StepMonitor> {
+        match &self.phase {
+            Phase::Ready(loaded) | Phase::Draining(loaded) => Some(loaded.engine().step_monitor()),
+            Phase::Closing { monitor, .. } => Some(monitor.clone()),
+            Phase::Unloaded | Phase::Opening { .. } | Phase::Failed { .. } => None,
         }
     }
 

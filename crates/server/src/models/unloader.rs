@@ -42,7 +42,8 @@ impl Inner {
             {
                 let loaded = Arc::clone(loaded);
                 let bytes = loaded.resident_bytes;
-                slot.phase = Phase::Closing { bytes };
+                let monitor = loaded.engine().step_monitor();
+                slot.phase = Phase::Closing { bytes, monitor };
                 tokio::spawn(Arc::clone(self).close(slot.id, loaded));
             }
         }

@@ -63,8 +63,12 @@ impl ReplyRequest {
             unload(app, &caller, &model)?;
             return Ok(empty_reply::<L>(model, "unload", &[]));
         }
-        let LeasedModel { lease, name, load } =
-            lease(app, &caller, model, keep_alive.map(|keep| keep.0)).await?;
+        let LeasedModel {
+            lease,
+            name,
+            load,
+            ignored: unused,
+        } = lease(app, &caller, model, keep_alive.map(|keep| keep.0)).await?;
         let model = lease.clone();
         let policy = FieldPolicy::new(app.config().server.strict_fields);
         let lowered = lowering::run(move || {
@@ -80,7 +84,7 @@ impl ReplyRequest {
         });
         let (prompt, options, nested, unknown) = lowered.await?;
         caller.notes.ignore(unknown);
-        let ignored = [nested, ignored].concat();
+        let ignored = [nested, ignored, unused.into_iter().collect()].concat();
         let Some(prompt) = prompt else {
             return Ok(empty_reply::<L>(name, "load", &ignored));
         };

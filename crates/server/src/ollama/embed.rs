@@ -49,7 +49,8 @@ pub struct OllamaEmbedRequest {
     pub options: Option<Map<String, Value>>,
     /// How long the model stays loaded after the request: seconds, or a duration such as `5m`;
     /// negative: forever; 0: unload it. The configuration's value if omitted. Applies until the
-    /// next request under `/api`; other dialects do not change it.
+    /// next request under `/api`; other dialects do not change it. A key needs the scope `manage`;
+    /// without it the field is ignored, and a request that only unloads is refused.
     #[schema(value_type = Option<String>)]
     pub keep_alive: Option<OllamaKeepAlive>,
 }
@@ -86,7 +87,8 @@ pub struct OllamaEmbeddingsRequest {
     pub options: Option<Map<String, Value>>,
     /// How long the model stays loaded after the request: seconds, or a duration such as `5m`;
     /// negative: forever; 0: unload it. The configuration's value if omitted. Applies until the
-    /// next request under `/api`; other dialects do not change it.
+    /// next request under `/api`; other dialects do not change it. A key needs the scope `manage`;
+    /// without it the field is ignored, and a request that only unloads is refused.
     #[schema(value_type = Option<String>)]
     pub keep_alive: Option<OllamaKeepAlive>,
 }
@@ -131,7 +133,8 @@ pub async fn embed(
     } = body.value;
     let inputs = inputs(input)?;
     let model = lease(&app, &caller, model, keep_alive.map(|keep| keep.0)).await?;
-    let ignored = check_options(options, &app, &model).await?;
+    let mut ignored = check_options(options, &app, &model).await?;
+    ignored.extend(model.ignored);
     let Embeddings {
         vectors,
         prompt_tokens,
@@ -178,7 +181,8 @@ pub async fn embeddings(
     } = body.value;
     let inputs = inputs(prompt.map(TextOr::Text))?;
     let model = lease(&app, &caller, model, keep_alive.map(|keep| keep.0)).await?;
-    let ignored = check_options(options, &app, &model).await?;
+    let mut ignored = check_options(options, &app, &model).await?;
+    ignored.extend(model.ignored);
     let embedded = run(&app, &caller, &model, EMBEDDINGS, true, inputs).await?;
     let answer = OllamaEmbeddingsResponse {
         embedding: embedded.vectors.into_iter().next().unwrap_or_default(),

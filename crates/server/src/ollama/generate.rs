@@ -55,7 +55,8 @@ pub struct OllamaGenerateRequest {
     pub think: Option<OllamaThink>,
     /// How long the model stays loaded after the request: seconds, or a duration such as `5m`;
     /// negative: forever; 0: unload it. The configuration's value if omitted. Applies until the
-    /// next request under `/api`; other dialects do not change it.
+    /// next request under `/api`; other dialects do not change it. A key needs the scope `manage`;
+    /// without it the field is ignored, and a request that only unloads is refused.
     #[schema(value_type = Option<String>)]
     pub keep_alive: Option<OllamaKeepAlive>,
     /// Return the log-probabilities of the reply's tokens.

@@ -9,6 +9,7 @@ use axum::Router;
 use crate::app::App;
 use crate::caller::Caller;
 use crate::error::ApiError;
+use crate::field::Field;
 use crate::models::{KeepAlive, Lease, ModelState};
 
 mod answer;
@@ -42,6 +43,8 @@ struct LeasedModel {
     name: String,
     /// How long the lease took.
     load: Duration,
+    /// A field of the request that had no effect.
+    ignored: Option<&'static str>,
 }
 
 /// Strips the tag `:latest`, which clients add to names without a tag.
@@ -53,7 +56,8 @@ fn strip_latest<'a>(app: &App, caller: &Caller, name: &'a str) -> &'a str {
 }
 
 /// Leases the model and sets its `keep_alive`. A request without one resets the model's, so that a
-/// single request does not decide for all until the model is unloaded.
+/// single request does not decide for all until the model is unloaded. Callers that may not affect
+/// others have no say; see [`LeasedModel::ignored`].
 async fn lease(
     app: &App,
     caller: &Caller,
@@ -62,17 +66,23 @@ async fn lease(
 ) -> Result<LeasedModel, ApiError> {
     let began = Instant::now();
     let lease = app.lease(caller, strip_latest(app, caller, &name)).await?;
-    app.models.keep_alive(&lease.id, keep)?;
+    let may_set = caller.may_manage();
+    if may_set {
+        app.models.keep_alive(&lease.id, keep)?;
+    }
     Ok(LeasedModel {
         lease,
         name,
         load: began.elapsed(),
+        ignored: keep.filter(|_| !may_set).map(|_| "keep_alive"),
     })
 }
 
 /// Unloads the model when it is idle.
 fn unload(app: &App, caller: &Caller, name: &str) -> Result<(), ApiError> {
     let id = app.name_for(caller, strip_latest(app, caller, name))?;
+    let allowed = caller.check_may_manage("unloading a model by `keep_alive`");
+    allowed.map_err(|error| error.param(Field::KeepAlive))?;
     let all = app.models.status();
     let open = |state: &ModelState| matches!(state, ModelState::Ready | ModelState::Loading { .. });
     // A model that is not open would be unloaded as soon as it is opened again.

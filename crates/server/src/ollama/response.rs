@@ -7,7 +7,7 @@ use axum::Json;
 use axum::response::Response;
 use bytes::Bytes;
 use loquat_chat::Finish;
-use loquat_engine::{FinishReason, Logprobs, TokenInfo};
+use loquat_engine::{FinishReason, Logprobs, TokenInfo, Usage};
 use serde::Serialize;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
@@ -29,7 +29,7 @@ use crate::wire::with_ignored_header;
 /// Ollama's limit.
 const MOST_ALTERNATIVES: usize = 20;
 
-/// Durations in nanoseconds and token counts; in the last line only.
+/// Durations in nanoseconds and token counts; in the last line, and before an error.
 #[derive(Debug, Default, Serialize, ToSchema)]
 pub struct OllamaNumbers {
     /// From the request's arrival to its end.
@@ -265,8 +265,20 @@ impl<L: ReplyLine> ReplyWriter for LineWriter<L> {
         }
     }
 
-    fn fail(&mut self, error: &ApiError) -> Bytes {
-        Dialect::Ollama.error_frame(error)
+    fn fail(&mut self, error: &ApiError, usage: Usage) -> Bytes {
+        let piece = std::mem::take(&mut self.pending);
+        let head = LineHead {
+            numbers: OllamaNumbers {
+                total_duration: Some(nanos(self.context.caller.received.elapsed())),
+                prompt_eval_count: Some(usage.prompt_tokens),
+                eval_count: Some(usage.completion_tokens),
+                ..OllamaNumbers::default()
+            },
+            ..self.context.head(&piece)
+        };
+        let delivered = frames::line(&L::new(head, piece));
+        let error = Dialect::Ollama.error_frame(error);
+        [delivered, error].concat().into()
     }
 
     fn into_answer(self) -> Result<L, ApiError> {

@@ -94,6 +94,7 @@ use crate::{admin, anthropic, health, metrics, ollama, openai, tokens};
         admin::models::reload,
         admin::requests::list,
         admin::requests::cancel,
+        admin::requests::cancel_all,
         admin::cache::clear,
         admin::keys::list,
         admin::config::get,

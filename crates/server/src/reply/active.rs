@@ -1,12 +1,13 @@
 //! A chat request at the engine, decoded choice by choice.
 
-use loquat_chat::{ChatRequest, LoweredChat, Message, MessageContent, ReplyDecoder, ReplyDelta};
+use loquat_chat::{ChatRequest, LoweredChat, ReplyDecoder, ReplyDelta};
 use loquat_engine::{GenerateRequest, Usage};
 
 use crate::active_request::{ActiveRequest, Submission};
 use crate::error::ApiError;
 use crate::lowering;
 use crate::models::Lease;
+use crate::text_size::chat_bytes;
 
 /// What a dialect asks for beside the conversation.
 #[derive(Debug, Clone, Default)]
@@ -68,9 +69,10 @@ impl ActiveReply {
         options: ReplyOptions,
     ) -> Result<Self, ApiError> {
         let lease = &submission.lease;
-        lease.check_text(content_bytes(&request.messages))?;
+        let bytes = chat_bytes(&request);
+        lease.check_text(bytes)?;
         let chat = lease.chat_context().clone();
-        let lowered = lowering::run(move || Ok(chat.lower(request)?)).await?;
+        let lowered = lowering::run_text(bytes, move |_| Ok(chat.lower(request)?)).await?;
         let LoweredChat { generate, reply } = lowered;
         let prompt_len = generate.prompt.len();
         lease.check_prompt(prompt_len, 1)?;
@@ -123,13 +125,4 @@ impl ActiveReply {
             });
         }
     }
-}
-
-/// How long the messages' content is, in bytes.
-fn content_bytes(messages: &[Message]) -> usize {
-    let content = |message: &Message| match &message.content {
-        MessageContent::Text(text) => text.len(),
-        MessageContent::Parts(parts) => parts.iter().map(String::len).sum(),
-    };
-    messages.iter().map(content).sum()
 }

@@ -6,6 +6,8 @@
 mod active;
 mod attribution;
 mod segments;
+#[cfg(test)]
+mod tests;
 mod writer;
 
 pub use active::{ActiveReply, ChoiceDelta, ReplyOptions};

@@ -101,6 +101,13 @@ impl ReplySegments {
         output
     }
 
+    /// Ends a reply that breaks off.
+    pub fn break_off(&mut self) -> Vec<SegmentEvent> {
+        let mut output = Vec::new();
+        self.close(false, &mut output);
+        output
+    }
+
     fn add(&mut self, event: ReplyEvent, tokens: Vec<TokenInfo>, output: &mut Vec<SegmentEvent>) {
         match event {
             ReplyEvent::Reasoning(text) => {
@@ -138,7 +145,7 @@ impl ReplySegments {
             }
         } else if !text.trim().is_empty() {
             self.begin(kind, output);
-            self.append(text, tokens, output);
+            self.append(text.trim_start().to_owned(), tokens, output);
         }
     }
 

@@ -4,6 +4,7 @@ use axum::Json;
 use axum::response::{IntoResponse, Response};
 use bytes::{Bytes, BytesMut};
 use futures_util::{Stream, StreamExt, stream};
+use loquat_engine::Usage;
 use serde::Serialize;
 
 use super::{ActiveReply, ChoiceDelta};
@@ -31,8 +32,9 @@ pub trait ReplyWriter: Send + 'static {
         Bytes::new()
     }
 
-    /// The last frames of a stream that failed.
-    fn fail(&mut self, error: &ApiError) -> Bytes;
+    /// The last frames of a stream that failed: the usage of what was delivered, the error, and the
+    /// dialect's end of a stream.
+    fn fail(&mut self, error: &ApiError, usage: Usage) -> Bytes;
 
     /// The whole reply, after its last delta.
     fn into_answer(self) -> Result<Self::Answer, ApiError>;
@@ -76,7 +78,7 @@ fn stream<W: ReplyWriter>(
         let (mut reply, mut writer) = active?;
         let (frames, ended) = match reply.next().await {
             Some(Ok(delta)) => (writer.write(delta), false),
-            Some(Err(error)) => (writer.fail(&error), true),
+            Some(Err(error)) => (writer.fail(&error, reply.usage()), true),
             None => (writer.finish(), true),
         };
         Some((frames, (!ended).then_some((reply, writer))))

@@ -6,6 +6,7 @@
 
 mod collector;
 mod content;
+mod log_writer;
 mod request;
 #[cfg(test)]
 mod tests;
@@ -30,6 +31,7 @@ use tracing_subscriber::{Layer, Registry, reload};
 
 use crate::config::{Log, LogFormat, Telemetry};
 use collector::Collector;
+use log_writer::{LastLines, LogWriter};
 
 pub(crate) use content::Content;
 pub(crate) use request::{Generated, RequestTrace, answered, request_span};
@@ -42,6 +44,7 @@ const FLUSH: Duration = Duration::from_secs(5);
 pub struct Guard {
     traces: Option<SdkTracerProvider>,
     level: LogHandle,
+    _last_lines: Option<LastLines>,
 }
 
 /// Changes the log level.
@@ -63,16 +66,24 @@ pub enum TelemetryError {
     Exporter(#[from] ExporterBuildError),
     #[error("this process already has a logger")]
     Taken(#[from] SetGlobalDefaultError),
+    #[error("the log's thread cannot be started: {0}")]
+    Thread(std::io::Error),
     #[error("the log level cannot be changed: {0}")]
     Reload(#[from] reload::Error),
 }
 
-/// Starts logs and traces for the whole process. Call it in the runtime that sends traces.
+/// Starts logs and traces for the whole process. Call it in the runtime that sends traces. Panics are
+/// logged too: the default report would block while nobody reads stderr.
 pub fn init(log: &Log, telemetry: &Telemetry) -> Result<Guard, TelemetryError> {
     let fancy = std::io::stderr().is_terminal() && std::env::var_os("NO_COLOR").is_none();
-    let (subscriber, guard) = subscriber(log, telemetry, std::io::stderr, fancy)?;
+    let writer = LogWriter::start(std::io::stderr()).map_err(TelemetryError::Thread)?;
+    let (subscriber, guard) = subscriber(log, telemetry, writer.clone(), fancy)?;
     tracing::subscriber::set_global_default(subscriber)?;
-    Ok(guard)
+    std::panic::set_hook(Box::new(|panic| tracing::error!("{panic}")));
+    Ok(Guard {
+        _last_lines: Some(LastLines(writer)),
+        ..guard
+    })
 }
 
 impl Guard {
@@ -81,8 +92,8 @@ impl Guard {
     }
 
     /// Sends the remaining traces, for a few seconds at most.
-    pub async fn shutdown(self) {
-        let Some(traces) = self.traces else {
+    pub async fn shutdown(mut self) {
+        let Some(traces) = self.traces.take() else {
             return;
         };
         let flushed =
@@ -128,7 +139,12 @@ where
         .transpose()?;
     let spans = traces.as_ref().map(spans);
     let subscriber = Registry::default().with(lines).with(spans);
-    Ok((subscriber, Guard { traces, level }))
+    let guard = Guard {
+        traces,
+        level,
+        _last_lines: None,
+    };
+    Ok((subscriber, guard))
 }
 
 fn lines<S, W>(format: LogFormat, writer: W, fancy: bool) -> Box<dyn Layer<S> + Send + Sync>

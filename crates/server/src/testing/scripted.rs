@@ -1,7 +1,7 @@
 //! A scripted model. Unit tests and `tests/` share this file, so it names the crate by its public
 //! path.
 
-use std::sync::{Mutex, PoisonError, mpsc};
+use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::time::Duration;
 
 use loquat::RequestDefaults;
@@ -54,6 +54,8 @@ pub struct Scripted {
     pub context: usize,
     /// Whether it returns hidden states.
     pub embeddings: bool,
+    /// Steps hang while a test holds this lock.
+    pub hold: Arc<Mutex<()>>,
 }
 
 impl Scripted {
@@ -63,6 +65,7 @@ impl Scripted {
             delay: Duration::ZERO,
             context: 4096,
             embeddings: true,
+            hold: Arc::default(),
         }
     }
 
@@ -107,6 +110,7 @@ impl Opener for Scripted {
             script,
             opening: plain("<|im_start|>assistant\n", Special::RENDERED),
             delay: self.delay,
+            hold: Arc::clone(&self.hold),
             ..FakeOptions::default()
         });
         let options = EngineOptions {

@@ -84,16 +84,44 @@ async fn disconnect_leaves_the_queue() {
 }
 
 #[tokio::test]
-async fn half_close_counts_as_disconnect() {
+async fn half_closed_client_gets_its_answer() {
+    let server = TestServer::start(Scripted {
+        delay: Duration::from_millis(10),
+        ..Scripted::new("a few words for a client that reads on")
+    })
+    .await;
+    for stream in [false, true] {
+        let mut client = server.connect().await;
+        client.post(CHAT, &chat(stream)).await;
+        server.until("it runs", |load| load.running == 1).await;
+        let closed = client.stream.shutdown().await;
+        closed.expect("a half-closed socket");
+        let mut answer = client.response().await;
+        if answer.status == 100 {
+            answer = client.response().await;
+        }
+        assert_eq!(answer.status, 200, "{answer:?}");
+        assert!(answer.body.contains("on"), "{answer:?}");
+        if stream {
+            assert!(answer.body.ends_with("data: [DONE]\n\n"), "{answer:?}");
+        }
+        client.ends().await;
+        server.is_healthy_and_idle().await;
+    }
+}
+
+/// It may be half a request.
+#[tokio::test]
+async fn half_close_within_a_body_ends_the_request() {
     let server = TestServer::start(long_reply()).await;
     let mut client = server.connect().await;
-    client.post(CHAT, &chat(false)).await;
-    server.until("it runs", |load| load.running == 1).await;
-    client
-        .stream
-        .shutdown()
-        .await
-        .expect("a half-closed socket");
+    let request = post(CHAT, &chat(false));
+    client.send(&request[..request.len() - 3]).await;
+    server
+        .until("its head came", |load| load.requests == 1)
+        .await;
+    let closed = client.stream.shutdown().await;
+    closed.expect("a half-closed socket");
     server.is_healthy_and_idle().await;
 }
 

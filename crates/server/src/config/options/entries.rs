@@ -209,6 +209,12 @@ pub const MODELS: &[ModelSetting] = &[
     )
     .flag("idle-unload"),
     ModelSetting::new(
+        "step_timeout",
+        |m| &mut m.step_timeout,
+        "\"2m\"",
+        "A step of the model that takes longer hangs: its requests fail, and the model is opened again",
+    ),
+    ModelSetting::new(
         "sampling",
         |m| &mut m.sampling,
         "{ temperature = 0.7, top_k = 40 }",

@@ -48,8 +48,9 @@ pub const SECTIONS: &[Section] = &[
                 "host_names",
                 |c| &mut c.server.host_names,
                 "[\"llm.example.org\"]",
-                "Host names under which browsers may reach the server, besides its address and \
-                 loopback names",
+                "Host names under which browsers may reach the server, besides addresses, loopback \
+                 names and `host.docker.internal`. A server without keys refuses other names, on \
+                 loopback always and elsewhere if this is set",
             )
             .within(Bounds::Text(
                 is_host_name,
@@ -163,11 +164,14 @@ pub const SECTIONS: &[Section] = &[
             "origins",
             |c| &mut c.cors.origins,
             "[\"https://example.org\"]",
-            "Allowed origins; \"*\" allows all, and an empty list allows none",
+            "Allowed origins; \"*\" allows all, `https://example.org:*` every port, and \
+             `scheme://*` every host. On loopback, local pages are allowed besides: \
+             `http://localhost:*`, `http://127.0.0.1:*`, `http://[::1]:*`, `app://obsidian.md` and \
+             `vscode-webview://*`",
         )
         .within(Bounds::Text(
             is_origin,
-            "an origin such as \"https://example.org\", or \"*\"",
+            "an origin such as \"https://example.org\" or \"http://localhost:*\", or \"*\"",
         ))
         .flag("cors-origins")],
     },
@@ -280,12 +284,15 @@ fn is_host_name(text: &str) -> bool {
     !text.is_empty() && text.chars().all(letter)
 }
 
-/// Without a path: browsers send none.
+/// Without a path: browsers send none. Programs that show web pages have schemes of their own.
 fn is_origin(text: &str) -> bool {
-    let host = ["http://", "https://"]
-        .iter()
-        .find_map(|scheme| text.strip_prefix(scheme));
-    text == "*" || host.is_some_and(|host| !host.is_empty() && !host.contains(['/', ' ', '*']))
+    let Some((scheme, host)) = text.split_once("://") else {
+        return text == "*";
+    };
+    let is_scheme = |letter: char| letter.is_ascii_alphanumeric() || "+-.".contains(letter);
+    let fixed = host.strip_suffix(":*").unwrap_or(host);
+    let is_host = !fixed.is_empty() && !fixed.contains(['/', ' ', '*']);
+    !scheme.is_empty() && scheme.chars().all(is_scheme) && (is_host || host == "*")
 }
 
 fn is_filter(text: &str) -> bool {

@@ -62,9 +62,9 @@ fn errors_carry_their_locations() {
             "[cors]\norigins = [\"https://a.example\", \"a.example\", 5]",
             &[
                 "2:33 `cors.origins` must be a list, each an origin such as \
-                 \"https://example.org\", or \"*\"",
+                 \"https://example.org\" or \"http://localhost:*\", or \"*\"",
                 "2:46 `cors.origins` must be a list, each an origin such as \
-                 \"https://example.org\", or \"*\"",
+                 \"https://example.org\" or \"http://localhost:*\", or \"*\"",
             ],
         ),
         (
@@ -129,7 +129,7 @@ fn errors_carry_their_locations() {
         (
             &format!("{key}scopes = [\"all\"]\n"),
             &[
-                "4:11 `keys.scopes` must be a list, each one of \"inference\", \"metrics\", \"admin\"",
+                "4:11 `keys.scopes` must be a list, each one of \"inference\", \"metrics\", \"manage\", \"admin\"",
             ],
         ),
         (

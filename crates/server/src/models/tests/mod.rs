@@ -6,3 +6,4 @@ mod memory;
 mod names;
 mod prompt_limits;
 mod unloading;
+mod watchdog;

@@ -31,12 +31,69 @@ async fn every_dialect_refuses_oversized_text() {
             "/api/generate",
             json!({ "model": MODEL, "prompt": text, "raw": true }),
         ),
+        ("/tokenize", json!({ "prompt": text })),
+        ("/tokenize", json!({ "messages": messages })),
+        (
+            "/v1/messages/count_tokens",
+            json!({ "model": MODEL, "messages": messages }),
+        ),
+        (
+            "/v1/chat/completions",
+            json!({
+                "messages": [{ "role": "user", "content": "hi" }],
+                "tools": [{ "type": "function", "function": {
+                    "name": "f", "description": text, "parameters": {},
+                } }],
+            }),
+        ),
     ] {
         let reply = server.post(path, &body).await;
         assert_eq!(reply.status(), StatusCode::BAD_REQUEST, "{path}");
         let text = reply.text();
         assert!(text.contains("bytes is at least"), "{path}: {text}");
     }
+}
+
+#[tokio::test]
+async fn text_beyond_any_context_is_refused() {
+    let model = Scripted {
+        context: 1 << 30,
+        ..Scripted::new("hello")
+    };
+    let server = Harness::with(model, Harness::config());
+    let body = json!({ "prompt": "word ".repeat(2 << 20) });
+    for path in ["/tokenize", "/v1/completions"] {
+        let reply = server.post(path, &body).await;
+        assert_eq!(reply.status(), StatusCode::BAD_REQUEST, "{path}");
+        assert!(
+            reply.text().contains("the limit is 8388608 bytes"),
+            "{path}"
+        );
+    }
+}
+
+#[tokio::test]
+async fn token_lists_are_limited_before_decoding() {
+    let server = Harness::saying("hello");
+    let tokens = vec![5; 4097];
+    for (path, body) in [
+        ("/detokenize", json!({ "tokens": tokens })),
+        ("/v1/completions", json!({ "prompt": tokens })),
+        ("/v1/completions", json!({ "prompt": [tokens] })),
+    ] {
+        let reply = server.post(path, &body).await;
+        let error = &reply.json()["error"];
+        assert_eq!(error["code"], "context_length_exceeded", "{path}");
+    }
+}
+
+#[tokio::test]
+async fn oversized_inputs_are_cut_before_embedding() {
+    let server = Harness::saying("hello");
+    let body = json!({ "model": MODEL, "input": ["hi", "word ".repeat(1 << 20)] });
+    let reply = server.post("/api/embed", &body).await;
+    assert_eq!(reply.status(), StatusCode::OK, "{}", reply.text());
+    assert_eq!(reply.response.headers()["x-loquat-truncated"], "1");
 }
 
 #[tokio::test]

@@ -70,7 +70,7 @@ pub struct ChatCompletionRequest {
     pub chat_template_kwargs: Option<Map<String, Value>>,
     /// Share cached prompts only with requests of the same salt.
     pub cache_salt: Option<String>,
-    /// Lower runs first, from -100 to 100; default 0.
+    /// Lower runs first, from -100 to 100; default 0. A key needs the scope `manage` for negative ones.
     pub priority: Option<i32>,
     /// Continue past the model's end-of-turn tokens.
     pub ignore_eos: Option<bool>,

@@ -151,6 +151,14 @@ impl ChatWriter {
         self.frames.push(None, &chunk);
     }
 
+    /// The usage's own chunk, if the client asked for it.
+    fn last_usage(&mut self) -> Bytes {
+        if self.streaming.usage {
+            self.push_frame(Vec::new(), Some(Some(self.usage())));
+        }
+        self.frames.take()
+    }
+
     fn choice(&self, index: usize) -> Result<ChatChoice, ApiError> {
         let progress = &self.choices[index];
         let reason = progress.reason;
@@ -231,14 +239,13 @@ impl ReplyWriter for ChatWriter {
     }
 
     fn finish(&mut self) -> Bytes {
-        if self.streaming.usage {
-            self.push_frame(Vec::new(), Some(Some(self.usage())));
-        }
-        [self.frames.take(), frames::DONE].concat().into()
+        [self.last_usage(), frames::DONE].concat().into()
     }
 
-    fn fail(&mut self, error: &ApiError) -> Bytes {
-        Dialect::OpenAi.error_frame(error)
+    fn fail(&mut self, error: &ApiError, usage: Usage) -> Bytes {
+        self.usage = usage;
+        let error = Dialect::OpenAi.error_frame(error);
+        [self.last_usage(), error, frames::DONE].concat().into()
     }
 
     fn into_answer(self) -> Result<ChatCompletion, ApiError> {

@@ -171,16 +171,28 @@ fn best_of(n: usize, best_of: Option<usize>, streams: bool) -> Result<usize, Api
     Ok(best_of)
 }
 
-/// Refuses texts that cannot fit, before they are tokenized.
-pub fn check_texts(prompt: &TextOr<PromptItem>, model: &Loaded) -> Result<(), ApiError> {
-    let check = |item: &PromptItem| match item {
-        PromptItem::Text(text) => model.check_text(text.len()),
-        PromptItem::Token(_) | PromptItem::Tokens(_) => Ok(()),
+/// Refuses prompts that cannot fit, before they are tokenized. Returns the longest text's size.
+pub fn check_texts(prompt: &TextOr<PromptItem>, model: &Loaded) -> Result<usize, ApiError> {
+    let items = match prompt {
+        TextOr::Text(text) => return model.check_text(text.len()).map(|()| text.len()),
+        TextOr::Many(items) => items,
     };
-    match prompt {
-        TextOr::Text(text) => model.check_text(text.len()),
-        TextOr::Many(items) => items.iter().try_for_each(check),
+    let single_tokens = items
+        .iter()
+        .filter(|item| matches!(item, PromptItem::Token(_)));
+    model.check_prompt(single_tokens.count(), 0)?;
+    let mut longest = 0;
+    for item in items {
+        match item {
+            PromptItem::Text(text) => {
+                model.check_text(text.len())?;
+                longest = longest.max(text.len());
+            }
+            PromptItem::Tokens(tokens) => model.check_prompt(tokens.len(), 0)?,
+            PromptItem::Token(_) => {}
+        }
     }
+    Ok(longest)
 }
 
 /// Each prompt as text and as tokens.

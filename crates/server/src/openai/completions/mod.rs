@@ -58,11 +58,11 @@ pub async fn create(
     body: JsonBody<CompletionRequest>,
 ) -> Result<Response, ApiError> {
     let lease = lease(&app, &caller, body.value.model.as_deref()).await?;
-    lower::check_texts(&body.value.prompt, &lease)?;
+    let bytes = lower::check_texts(&body.value.prompt, &lease)?;
     let has_limit = body.value.max_tokens.is_some();
     let model = lease.clone();
-    let lower = move || lower::lower(body, model.chat_context(), model.sampling());
-    let lowered = lowering::run(lower).await?;
+    let lower = move |_: &_| lower::lower(body, model.chat_context(), model.sampling());
+    let lowered = lowering::run_text(bytes, lower).await?;
     let ignored = lowered.ignored.clone();
     let batch = PromptBatch {
         cache_scope: caller.cache_scope(lowered.cache_salt.as_deref()),

@@ -26,7 +26,12 @@ pub fn respond(
 ) -> Response {
     let events = requests.enumerate().map(|(prompt, request)| match request {
         Ok(request) => prompt_events(prompt, request),
-        Err(error) => stream::once(std::future::ready(Err(error))).boxed(),
+        Err(error) => stream::once(std::future::ready(PromptEvent {
+            prompt,
+            usage: Usage::default(),
+            event: Err(error),
+        }))
+        .boxed(),
     });
     let stream = CompletionStream {
         usages: vec![Usage::default(); choices.len()],
@@ -46,31 +51,28 @@ pub fn respond(
 /// An event of a prompt's choice.
 struct PromptEvent {
     prompt: usize,
-    choice: usize,
-    event: Event,
+    /// Of all choices so far.
     usage: Usage,
+    /// With the choice's number.
+    event: Result<(usize, Event), ApiError>,
 }
 
-fn prompt_events(
-    prompt: usize,
-    request: ActiveRequest,
-) -> BoxStream<'static, Result<PromptEvent, ApiError>> {
+fn prompt_events(prompt: usize, request: ActiveRequest) -> BoxStream<'static, PromptEvent> {
     let events = stream::unfold(request, move |mut request| async move {
-        let next = request.next().await?;
+        let event = request.next().await?;
         let usage = request.usage();
-        let event = next.map(|(choice, event)| PromptEvent {
+        let event = PromptEvent {
             prompt,
-            choice,
-            event,
             usage,
-        });
+            event,
+        };
         Some((event, request))
     });
     events.boxed()
 }
 
 struct CompletionStream {
-    events: BoxStream<'static, Result<PromptEvent, ApiError>>,
+    events: BoxStream<'static, PromptEvent>,
     head: CompletionHead,
     /// By prompt.
     choices: Vec<Vec<ChoiceWriter>>,
@@ -82,16 +84,27 @@ impl CompletionStream {
     /// The next frame, and whether it is the last.
     async fn next(&mut self) -> (Bytes, bool) {
         loop {
-            match self.events.next().await {
-                Some(Ok(next)) => {
-                    self.usages[next.prompt] = next.usage;
-                    let chunk = self.choices[next.prompt][next.choice].consume(next.event);
+            let Some(PromptEvent {
+                prompt,
+                usage,
+                event,
+            }) = self.events.next().await
+            else {
+                return ([self.last_usage(), frames::DONE].concat().into(), true);
+            };
+            self.usages[prompt] = usage;
+            match event {
+                Ok((choice, event)) => {
+                    let chunk = self.choices[prompt][choice].consume(event);
                     if !chunk.is_empty() {
                         return (self.chunk(chunk), false);
                     }
                 }
-                Some(Err(error)) => return (Dialect::OpenAi.error_frame(&error), true),
-                None => return (self.end(), true),
+                Err(error) => {
+                    let error = Dialect::OpenAi.error_frame(&error);
+                    let end = [self.last_usage(), error, frames::DONE].concat();
+                    return (end.into(), true);
+                }
             }
         }
     }
@@ -101,12 +114,13 @@ impl CompletionStream {
         self.frame(vec![choice], self.streaming.usage.then_some(so_far))
     }
 
-    fn end(&self) -> Bytes {
-        if !self.streaming.usage {
-            return frames::DONE;
+    /// The usage's own chunk, if the client asked for it.
+    fn last_usage(&self) -> Bytes {
+        if self.streaming.usage {
+            self.frame(Vec::new(), Some(Some(self.usage())))
+        } else {
+            Bytes::new()
         }
-        let usage = self.frame(Vec::new(), Some(Some(self.usage())));
-        [usage, frames::DONE].concat().into()
     }
 
     fn usage(&self) -> TokenUsage {

@@ -49,7 +49,7 @@ pub struct CompletionRequest {
     pub stream_options: Option<StreamOptions>,
     /// Share cached prompts only with requests of the same salt.
     pub cache_salt: Option<String>,
-    /// Lower runs first, from -100 to 100; default 0.
+    /// Lower runs first, from -100 to 100; default 0. A key needs the scope `manage` for negative ones.
     pub priority: Option<i32>,
     /// Continue past the model's end-of-text tokens.
     pub ignore_eos: Option<bool>,

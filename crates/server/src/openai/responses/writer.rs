@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use bytes::Bytes;
 use loquat_chat::{ChatContext, Finish};
-use loquat_engine::{FinishReason, TokenInfo};
+use loquat_engine::{FinishReason, TokenInfo, Usage};
 use loquat_text::Tokenizer;
 
 use super::events::{ContentPart, Event, ItemPosition, NumberedEvent};
@@ -200,9 +200,16 @@ impl ReplyWriter for ResponseWriter {
         self.events.frames.take()
     }
 
-    fn fail(&mut self, error: &ApiError) -> Bytes {
+    /// Keeps what was delivered: its items, the last one incomplete, and their usage.
+    fn fail(&mut self, error: &ApiError, usage: Usage) -> Bytes {
+        for event in self.segments.break_off() {
+            self.write_event(event);
+        }
+        let reasoning_tokens = self.segments.reasoning_tokens().unwrap_or(0);
+        self.response.usage = Some(ResponseUsage::new(usage, reasoning_tokens));
         self.response.status = ResponseStatus::Failed;
         self.response.error = Some(error.into());
+        self.storage.store(&self.response);
         let event = Event::Error {
             code: error.code,
             message: &error.message,

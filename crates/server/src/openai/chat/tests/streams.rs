@@ -242,5 +242,5 @@ async fn failed_stream_ends_with_the_error() {
     let last = chunks.last().expect("a chunk");
     assert_eq!(last["error"]["type"], "invalid_request_error", "{last}");
     assert!(last["error"]["message"].is_string());
-    assert!(!reply.text().contains("[DONE]"));
+    assert!(reply.text().ends_with("data: [DONE]\n\n"));
 }

@@ -419,7 +419,7 @@ async fn stream_events_are_complete_and_ordered() {
 }
 
 #[tokio::test]
-async fn failed_stream_is_reported_and_not_stored() {
+async fn failed_stream_is_reported_and_stored() {
     let model = Scripted {
         delay: Duration::from_millis(5),
         ..Scripted::new(&"a".repeat(1000))
@@ -448,5 +448,5 @@ async fn failed_stream_is_reported_and_not_stored() {
         "/v1/responses/{}",
         end["response"]["id"].as_str().unwrap_or_default()
     );
-    assert_eq!(server.get(&path).await.status(), StatusCode::NOT_FOUND);
+    assert_eq!(server.get(&path).await.json()["status"], "failed");
 }

@@ -1,0 +1,96 @@
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use axum::http::StatusCode;
+use serde_json::json;
+
+use super::fake_opener::becomes;
+use crate::config::{Config, ModelConfig};
+use crate::models::{OpenFailure, Opened, Opener, Planned};
+use crate::testing::{Harness, MODEL, Scripted};
+
+/// Counts openings.
+struct Counting {
+    model: Scripted,
+    opened: Arc<AtomicUsize>,
+}
+
+impl Opener for Counting {
+    fn plan(&self, model: &ModelConfig) -> Result<Planned, OpenFailure> {
+        self.model.plan(model)
+    }
+
+    fn open(&self, model: &ModelConfig) -> Result<Opened, OpenFailure> {
+        self.opened.fetch_add(1, Ordering::SeqCst);
+        self.model.open(model)
+    }
+}
+
+fn server(step_timeout: Duration) -> (Harness, Arc<std::sync::Mutex<()>>, Arc<AtomicUsize>) {
+    let model = Scripted::new("hello");
+    let hold = Arc::clone(&model.hold);
+    let opened = Arc::<AtomicUsize>::default();
+    let counting = Counting {
+        model,
+        opened: Arc::clone(&opened),
+    };
+    let config = Config {
+        models: vec![ModelConfig {
+            step_timeout,
+            ..ModelConfig::new(MODEL, "nowhere")
+        }],
+        ..Config::default()
+    };
+    (Harness::serving(counting, config), hold, opened)
+}
+
+#[tokio::test]
+#[expect(
+    clippy::await_holding_lock,
+    reason = "only the fake session waits for it"
+)]
+async fn hung_model_is_restarted() {
+    let (server, hold, opened) = server(Duration::from_millis(50));
+    let body = json!({ "messages": [{ "role": "user", "content": "hi" }] });
+    let hanging = hold.lock().expect("no panic");
+    for stream in [false, true] {
+        let mut body = body.clone();
+        body["stream"] = stream.into();
+        let reply = server.post("/v1/chat/completions", &body).await;
+        let text = reply.text();
+        assert!(text.contains("model_restarted"), "{text}");
+        assert!(text.contains("did not respond"), "{text}");
+        if !stream {
+            assert_eq!(reply.status(), StatusCode::SERVICE_UNAVAILABLE);
+        }
+    }
+    // Opened again although both threads are still stuck.
+    becomes(&server.app.models, MODEL, "ready").await;
+    assert_eq!(opened.load(Ordering::SeqCst), 3);
+    drop(hanging);
+    let reply = server.post("/v1/chat/completions", &body).await;
+    assert_eq!(reply.status(), StatusCode::OK, "{}", reply.text());
+}
+
+#[tokio::test]
+#[expect(
+    clippy::await_holding_lock,
+    reason = "only the fake session waits for it"
+)]
+async fn model_that_hangs_while_closing_is_given_up() {
+    let (server, hold, opened) = server(Duration::from_millis(50));
+    let body = json!({ "messages": [{ "role": "user", "content": "hi" }] });
+    let hanging = hold.lock().expect("no panic");
+    let mut request = Box::pin(server.post("/v1/chat/completions", &body));
+    while server.app.in_flight.count() == 0 {
+        assert!(futures_util::poll!(&mut request).is_pending());
+        tokio::time::sleep(Duration::from_millis(1)).await;
+    }
+    drop(request);
+    server.app.models.unload(MODEL).await.expect("it is closed");
+    drop(hanging);
+    let reply = server.post("/v1/chat/completions", &body).await;
+    assert_eq!(reply.status(), StatusCode::OK, "{}", reply.text());
+    assert_eq!(opened.load(Ordering::SeqCst), 2);
+}
