@@ -68,15 +68,6 @@ impl PromptInput {
     }
 }
 
-impl PromptInput {
-    fn text_bytes(&self) -> usize {
-        match self {
-            Self::Text(text) => text.len(),
-            Self::Tokens(_) => 0,
-        }
-    }
-}
-
 #[derive(Debug, Default)]
 pub struct Embeddings {
     /// One for each input, not normalized.
@@ -115,15 +106,22 @@ impl EmbeddingJob<'_> {
     }
 
     /// Cuts texts that cannot fit, before they are tokenized.
-    fn shorten(&self, inputs: Vec<PromptInput>) -> Vec<PromptInput> {
-        let shorten = |input| match input {
-            PromptInput::Text(mut text) => {
-                text.truncate(self.lease.text_that_fits(&text).len());
-                PromptInput::Text(text)
+    fn shorten(&self, mut inputs: Vec<PromptInput>) -> Vec<PromptInput> {
+        let shorten = |text: &mut String| text.truncate(self.lease.text_that_fits(text).len());
+        for input in &mut inputs {
+            match input {
+                PromptInput::Text(text) => shorten(text),
+                PromptInput::Tokens(_) => {}
+                PromptInput::Mixed(pieces) => {
+                    for piece in pieces {
+                        if let PromptPiece::Text(text) = piece {
+                            shorten(text);
+                        }
+                    }
+                }
             }
-            PromptInput::Tokens(tokens) => PromptInput::Tokens(tokens),
-        };
-        inputs.into_iter().map(shorten).collect()
+        }
+        inputs
     }
 
     fn check_texts(&self, inputs: &[PromptInput]) -> Result<(), ApiError> {
