@@ -44,6 +44,7 @@ impl Blob {
             path: path.to_owned(),
             source,
         };
+        crate::require_regular_file(path).map_err(io)?;
         let file = File::open(path).map_err(io)?;
         // SAFETY: the map is private and read-only, and `Blob` hands out only
         // `&[u8]`. Model files are written once and replaced by renaming, which

@@ -21,6 +21,7 @@ pub mod gguf;
 mod matrix;
 mod quantization;
 pub mod safetensors;
+mod side_file;
 mod tensor;
 
 pub use bind::{Mismatch, Weights, bind, fit};
@@ -30,4 +31,5 @@ pub use dtype::Dtype;
 pub use error::{DecodeFault, GgufFault, IndexFault, SafetensorsFault, WeightsError};
 pub use matrix::{EncodedRow, Matrix, Storage};
 pub use quantization::MlxQuantization;
+pub use side_file::{MAX_CONFIG_BYTES, MAX_VOCABULARY_BYTES, read_side_file, require_regular_file};
 pub use tensor::{RawTensor, TensorInfo};
