@@ -32,7 +32,7 @@ use lower::{LoweredCompletion, Prompt};
 
 pub use logprobs::label;
 pub use reply::Completion;
-pub use wire::CompletionRequest;
+pub use wire::{CompletionRequest, PromptItem};
 
 const ROUTE: &str = "/v1/completions";
 
@@ -60,7 +60,10 @@ pub async fn create(
     lower::check_texts(&body.value.prompt, &lease)?;
     let has_limit = body.value.max_tokens.is_some();
     let model = lease.clone();
-    let lower = move || lower::lower(body, model.chat_context(), model.sampling());
+    if let Some(suffix) = &body.value.suffix {
+        lease.check_text(suffix.len())?;
+    }
+    let lower = move || lower::lower(body, &model);
     let lowered = lowering::run(lower).await?;
     let ignored = lowered.ignored.clone();
     let batch = PromptBatch {

@@ -5,7 +5,6 @@ use serde::de::value::SeqAccessDeserializer;
 use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 use utoipa::ToSchema;
 
-use crate::field::Field;
 use crate::openai::options::{self, StreamOptions};
 use crate::union::TextOr;
 use crate::wire::WireRequest;
@@ -20,6 +19,9 @@ pub struct CompletionRequest {
     /// With `n` or `best_of`, up to 4096 choices in total. Special tokens in a text are parsed.
     #[schema(value_type = TextOr<PromptItem>)]
     pub prompt: TextOr<PromptItem>,
+    /// The text that follows: the model writes what is between `prompt` and it. Refused if the model
+    /// has no fill-in-the-middle tokens. Special tokens are then plain text.
+    pub suffix: Option<String>,
     /// The longest continuation in tokens; default 16. 0 needs `echo` or `prompt_logprobs`.
     pub max_tokens: Option<usize>,
     /// Begin the answer with the prompt, and its `logprobs` if requested.
@@ -94,8 +96,6 @@ impl WireRequest for CompletionRequest {
         ("guided_decoding_backend", "there is only one"),
     ];
     const IGNORED_NESTED: &'static [(&'static str, &'static str)] = options::IGNORED_NESTED;
-    const REFUSED: &'static [(Field, &'static str)] =
-        &[(Field::Suffix, "filling in before a suffix is not supported")];
     const SAMPLING: bool = true;
     const ANSWER_FORMAT: bool = true;
 }
