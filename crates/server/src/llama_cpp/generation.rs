@@ -125,9 +125,11 @@ impl NativeGeneration {
             route,
             choices: 1,
         };
+        let stops = generate.stop.clone();
         let request = ActiveRequest::submit(submission, generate)?;
         let writer = ChunkWriter {
             request,
+            stops,
             return_tokens: self.return_tokens,
         };
         let response = if self.streams {
@@ -141,6 +143,7 @@ impl NativeGeneration {
 
 struct ChunkWriter {
     request: ActiveRequest,
+    stops: Vec<String>,
     return_tokens: bool,
 }
 
@@ -188,7 +191,10 @@ impl ChunkWriter {
         let (stop_type, stopping_word) = match reason {
             FinishReason::Length => ("limit", String::new()),
             FinishReason::Stop => ("eos", String::new()),
-            FinishReason::StopString(word) => ("word", word.to_string()),
+            FinishReason::StopString(index) => {
+                let word = self.stops.get(*index).cloned();
+                ("word", word.unwrap_or_default())
+            }
         };
         LlamaEnd {
             model: self.request.lease().id.clone(),
