@@ -15,6 +15,9 @@ pub enum ChatError {
     #[error("`messages` is empty; a chat needs at least one message")]
     NoMessages,
 
+    #[error("`messages` must end with an assistant message without tool calls to be continued")]
+    NothingToContinue,
+
     #[error(
         "`messages[{message}].tool_calls[{call}].arguments` must be a JSON object as text: {source}"
     )]

@@ -6,6 +6,7 @@
 
 mod call_or_answer;
 mod context;
+mod continuation;
 mod conversation;
 mod decoder;
 mod error;
@@ -33,5 +34,5 @@ pub use error::ChatError;
 pub use lower::{BoundaryTokens, LoweredChat, render};
 pub use message::{Message, MessageContent, Role, ToolCall};
 pub use reply::{Reply, ReplyEvent, ReplyParser};
-pub use request::{ChatRequest, Effort, Thinking};
+pub use request::{ChatRequest, Effort, ReplyOpening, Thinking};
 pub use tool::{Tool, ToolChoice};

@@ -14,8 +14,8 @@ use crate::reasoning_gate::ReplyStart;
 use crate::reply_rules::ReplyRules;
 use crate::template_traits::TemplateTraits;
 use crate::{
-    ChatError, ChatRequest, Effort, Message, ReplyParser, Role, Thinking, Tool, ToolChoice,
-    plain_tools, prompt, thinking,
+    ChatError, ChatRequest, Effort, Message, ReplyOpening, ReplyParser, Role, Tool, ToolChoice,
+    continuation, plain_tools, prompt, thinking,
 };
 
 /// A chat request lowered for the engine, and the parser of its reply.
@@ -26,10 +26,12 @@ pub struct LoweredChat {
 }
 
 impl ChatContext {
-    /// Renders the conversation and opens the assistant's turn, which the model's end tokens end.
+    /// Renders the conversation and opens the assistant's turn or continues its last message. The
+    /// model's end tokens end it.
     pub fn lower(&self, request: ChatRequest) -> Result<LoweredChat, ChatError> {
         let prompt = self.render_prompt(&request, true)?;
         let text = prompt.text();
+        let start = reply_start(self.format(), &text, &request);
         let ChatRequest {
             messages: _,
             tools,
@@ -43,10 +45,10 @@ impl ChatContext {
             logprobs,
             read_special: _,
             template_variables: _,
+            opening: _,
         } = request;
         let tokenizer = self.tokenizer();
         let format = self.format();
-        let start = reply_start(format, &text, thinking);
         let rules = ReplyRules {
             tools: &tools,
             choice: &tool_choice,
@@ -113,11 +115,12 @@ impl ChatContext {
 }
 
 /// How the reply starts, judged by the prompt and the request.
-fn reply_start(format: OutputFormat, prompt: &str, thinking: Thinking) -> ReplyStart {
+fn reply_start(format: OutputFormat, prompt: &str, request: &ChatRequest) -> ReplyStart {
     match format.reasoning {
         Some(reasoning) if reasoning.is_open(prompt) => ReplyStart::Thinking,
         Some(reasoning) if reasoning.is_closed(prompt) => ReplyStart::Answer,
-        Some(_) if thinking.effort != Some(Effort::Off) => ReplyStart::Undecided,
+        _ if request.opening == ReplyOpening::ContinueLast => ReplyStart::Answer,
+        Some(_) if request.thinking.effort != Some(Effort::Off) => ReplyStart::Undecided,
         _ => ReplyStart::Answer,
     }
 }
@@ -172,6 +175,23 @@ struct PromptWriter<'a> {
 impl PromptWriter<'_> {
     fn write(&self, request: &ChatRequest, reply: bool) -> Result<RenderedPrompt, ChatError> {
         validate(request)?;
+        let rendered = match request.opening {
+            ReplyOpening::NewTurn => self.write_turns(request, &request.messages, reply)?,
+            ReplyOpening::Unopened => self.write_turns(request, &request.messages, false)?,
+            ReplyOpening::ContinueLast => {
+                let marked = continuation::mark_end(&request.messages)?;
+                continuation::cut(self.write_turns(request, &marked, false)?)?
+            }
+        };
+        Ok(RenderedPrompt::new(rendered))
+    }
+
+    fn write_turns(
+        &self,
+        request: &ChatRequest,
+        turns: &[Message],
+        reply: bool,
+    ) -> Result<String, ChatError> {
         let offered: &[Tool] = match request.tool_choice {
             ToolChoice::None => &[],
             _ => &request.tools,
@@ -183,20 +203,20 @@ impl PromptWriter<'_> {
         }
         let native = !offered.is_empty() && self.template.supports_tools();
         let tools = native.then(|| prompt::tools(offered, self.quoters));
-        if native || offered.is_empty() && !self.needs_words(&request.messages) {
-            let rendered = self.render(&request.messages, tools.clone(), &variables, reply)?;
+        if native || offered.is_empty() && !self.needs_words(turns) {
+            let rendered = self.render(turns, tools.clone(), &variables, reply)?;
             if mentions_all(&rendered, offered) {
-                return Ok(RenderedPrompt::new(rendered));
+                return Ok(rendered);
             }
             // Some templates list tools only in a system message, and there is none.
             let mut messages = vec![Message::new(Role::System, "")];
-            messages.extend_from_slice(&request.messages);
+            messages.extend_from_slice(turns);
             let rendered = self.render(&messages, tools.clone(), &variables, reply);
             if let Some(rendered) = rendered
                 .ok()
                 .filter(|rendered| mentions_all(rendered, offered))
             {
-                return Ok(RenderedPrompt::new(rendered));
+                return Ok(rendered);
             }
         }
         let unlike = |calls: &&CallFormat| calls.name != HERMES.name;
@@ -212,9 +232,8 @@ impl PromptWriter<'_> {
             });
         }
         let has_system = self.template.supports_system();
-        let messages = plain_tools::describe(&request.messages, offered, has_system)?;
-        let rendered = self.render(&messages, tools, &variables, reply)?;
-        Ok(RenderedPrompt::new(rendered))
+        let messages = plain_tools::describe(turns, offered, has_system)?;
+        self.render(&messages, tools, &variables, reply)
     }
 
     /// Whether messages have calls or results that the template would leave out.

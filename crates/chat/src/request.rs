@@ -30,6 +30,19 @@ pub struct ChatRequest {
     pub read_special: bool,
     /// Further template variables. They override those that other fields set.
     pub template_variables: Map<String, Value>,
+    pub opening: ReplyOpening,
+}
+
+/// Where a reply begins.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub enum ReplyOpening {
+    /// In a new turn of the assistant.
+    #[default]
+    NewTurn,
+    /// In the last message, the assistant's, which the reply continues. Its text is not repeated.
+    ContinueLast,
+    /// After the conversation as the template writes it, without opening a turn.
+    Unopened,
 }
 
 impl Default for ChatRequest {
@@ -47,6 +60,7 @@ impl Default for ChatRequest {
             logprobs: None,
             read_special: false,
             template_variables: Map::new(),
+            opening: ReplyOpening::default(),
         }
     }
 }

@@ -39,6 +39,7 @@ pub fn run(args: &GenerateArgs, verbose: bool) -> Result<(), CliError> {
         constraint: constraint.map(|constraint| constraint.source),
         logprobs,
         ignore_eos: args.ignore_eos,
+        suffix: args.suffix.clone(),
         ..ContinuationRequest::new(prompt)
     };
     // Before the weights are loaded, which an invalid request does not need.

@@ -1,6 +1,6 @@
 //! Chat requests from flags.
 
-use loquat_chat::{ChatRequest, Conversation, Effort, Thinking};
+use loquat_chat::{ChatRequest, Conversation, Effort, Message, ReplyOpening, Thinking};
 
 use crate::args::ConversationArgs;
 use crate::error::CliError;
@@ -15,6 +15,7 @@ pub fn settings(args: &ConversationArgs) -> Result<ChatRequest, CliError> {
     let ConversationArgs {
         system: _,
         messages: _,
+        prefill,
         tools,
         tool_choice,
         thinking,
@@ -35,6 +36,10 @@ pub fn settings(args: &ConversationArgs) -> Result<ChatRequest, CliError> {
         },
         template_variables: template_var.iter().cloned().collect(),
         read_special: *read_special,
+        opening: match prefill {
+            Some(_) => ReplyOpening::ContinueLast,
+            None => ReplyOpening::NewTurn,
+        },
         ..ChatRequest::default()
     })
 }
@@ -42,6 +47,23 @@ pub fn settings(args: &ConversationArgs) -> Result<ChatRequest, CliError> {
 /// The conversation so far: the file of messages, or a prompt from an argument or stdin. `None`
 /// starts an interactive chat.
 pub fn conversation(
+    args: &ConversationArgs,
+    prompt: Option<String>,
+) -> Result<Option<Conversation>, CliError> {
+    let Some(prefill) = &args.prefill else {
+        return unfilled_conversation(args, prompt);
+    };
+    let Some(mut conversation) = unfilled_conversation(args, prompt)? else {
+        return Err(CliError::Usage {
+            what: "`--prefill` in an interactive chat".to_owned(),
+            expected: "used with a prompt".to_owned(),
+        });
+    };
+    conversation.push(Message::assistant(prefill.as_str()));
+    Ok(Some(conversation))
+}
+
+fn unfilled_conversation(
     args: &ConversationArgs,
     prompt: Option<String>,
 ) -> Result<Option<Conversation>, CliError> {

@@ -3,7 +3,7 @@
 use loquat_chat::ChatContext;
 use loquat_engine::{GenerateRequest, Logprobs, SamplingParams};
 use loquat_grammar::GrammarSource;
-use loquat_text::Special;
+use loquat_text::{FimPrompt, Special};
 
 use crate::Error;
 
@@ -13,6 +13,9 @@ use crate::Error;
 pub struct ContinuationRequest {
     /// The text. Special tokens in it are read as such.
     pub text: String,
+    /// The text that follows what the model writes, for models with fill-in-the-middle tokens.
+    /// Special tokens are then plain text.
+    pub suffix: Option<String>,
     /// How tokens are chosen.
     pub sampling: SamplingParams,
     /// Strings that ends the continuation.
@@ -30,6 +33,7 @@ impl ContinuationRequest {
     pub fn new(text: impl Into<String>) -> Self {
         Self {
             text: text.into(),
+            suffix: None,
             sampling: SamplingParams::default(),
             stop: Vec::new(),
             constraint: None,
@@ -43,6 +47,7 @@ impl ContinuationRequest {
     pub fn lower(self, context: &ChatContext) -> Result<GenerateRequest, Error> {
         let Self {
             text,
+            suffix,
             sampling,
             stop,
             constraint,
@@ -52,14 +57,27 @@ impl ContinuationRequest {
         let tokenizer = context.tokenizer();
         let grammar = constraint.map(|source| context.grammars().compile(&source));
         let grammar = grammar.transpose()?;
+        let mut stop_ids = if ignore_eos {
+            Vec::new()
+        } else {
+            tokenizer.eos_ids().to_vec()
+        };
+        let prompt = match suffix {
+            Some(suffix) => {
+                let (prompt, fim) = tokenizer.encode_fim(FimPrompt {
+                    prefix: &text,
+                    suffix: &suffix,
+                    files: &[],
+                })?;
+                stop_ids.extend(fim.ends);
+                prompt
+            }
+            None => tokenizer.encode(&text, Special::PROMPT)?,
+        };
         Ok(GenerateRequest {
-            prompt: tokenizer.encode(&text, Special::PROMPT)?,
+            prompt,
             sampling,
-            stop_ids: if ignore_eos {
-                Vec::new()
-            } else {
-                tokenizer.eos_ids().to_vec()
-            },
+            stop_ids,
             stop,
             logprobs,
             skip_special: true,

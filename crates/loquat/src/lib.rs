@@ -72,7 +72,8 @@ pub use tools::{ToolConversation, ToolResult, Toolbox, after_call};
 
 pub use loquat_chat::{
     ChatContext, ChatRequest, Conversation, Effort, Finish, LoweredChat, Message, MessageContent,
-    Reply, ReplyDecoder, ReplyDelta, ReplyEvent, Role, Thinking, Tool, ToolCall, ToolChoice,
+    Reply, ReplyDecoder, ReplyDelta, ReplyEvent, ReplyOpening, Role, Thinking, Tool, ToolCall,
+    ToolChoice,
 };
 pub use loquat_engine::{
     EngineOptions, FinishReason, GenerateRequest, Logprobs, SamplingParams, Timings, TokenInfo,

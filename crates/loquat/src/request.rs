@@ -1,7 +1,8 @@
 //! Requests to a model, built step by step.
 
 use loquat_chat::{
-    ChatRequest, LoweredChat, Message, Reply, ReplyDecoder, Thinking, Tool, ToolChoice,
+    ChatRequest, LoweredChat, Message, Reply, ReplyDecoder, ReplyOpening, Thinking, Tool,
+    ToolChoice,
 };
 use loquat_engine::{Logprobs, SamplingParams};
 use loquat_grammar::GrammarSource;
@@ -131,6 +132,13 @@ impl Chat {
         self
     }
 
+    /// Starts the answer with this text, which the model continues. The answer does not repeat it.
+    pub fn prefill(mut self, text: impl Into<String>) -> Self {
+        self.request.messages.push(Message::assistant(text.into()));
+        self.request.opening = ReplyOpening::ContinueLast;
+        self
+    }
+
     /// Functions that the model may call. [`Reply::tool_calls`] holds its calls;
     /// [`Chat::run_tools`] also runs them.
     pub fn tools(mut self, tools: Vec<Tool>) -> Self {
@@ -190,6 +198,12 @@ impl Continuation {
             request,
             max_tokens: None,
         }
+    }
+
+    /// The text that follows what the model writes, for models with fill-in-the-middle tokens.
+    pub fn suffix(mut self, text: impl Into<String>) -> Self {
+        self.request.suffix = Some(text.into());
+        self
     }
 
     /// Sends the request and returns its answer to read while it is generated.

@@ -192,7 +192,7 @@ impl From<ChatError> for ApiError {
         }
         let message = error.to_string();
         let param = match &error {
-            ChatError::NoMessages => Field::Messages.into(),
+            ChatError::NoMessages | ChatError::NothingToContinue => Field::Messages.into(),
             ChatError::Arguments { message, call, .. } => {
                 let calls = Field::Messages.index(*message).field(Field::ToolCalls);
                 let function = calls.index(*call).field(Field::Function);

@@ -9,7 +9,8 @@ use axum::middleware::{from_fn, from_fn_with_state};
 use crate::app::App;
 use crate::error::{ApiError, ErrorKind};
 use crate::{
-    admin, anthropic, auth, dialect, health, http, metrics, ollama, openai, openapi, page, tokens,
+    admin, anthropic, auth, dialect, health, http, llama_cpp, metrics, ollama, openai, openapi,
+    page, tokens,
 };
 
 /// All routes of the server.
@@ -19,6 +20,7 @@ pub fn router(app: &Arc<App>) -> Router {
         .merge(anthropic::routes())
         .merge(ollama::routes())
         .merge(tokens::routes())
+        .merge(llama_cpp::routes())
         .layer(from_fn_with_state(Arc::clone(app), http::read_body))
         .layer(from_fn_with_state(Arc::clone(app), http::bound))
         .layer(from_fn_with_state(Arc::clone(app), auth::inference));

@@ -4,6 +4,8 @@ use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
+use loquat_weights::{MAX_VOCABULARY_BYTES, read_side_file, require_regular_file};
+
 use crate::contents::{CONFIG, Contents, INDEX, NamedFile, SINGLE, gguf_split, quant_in_name};
 use crate::error::{ModelCandidate, ModelCandidates};
 use crate::{FileKind, StoreError};
@@ -161,10 +163,11 @@ pub(crate) fn index_shards(index: &Path) -> Result<Vec<String>, StoreError> {
 }
 
 fn read_json(path: &Path) -> Result<serde_json::Value, StoreError> {
-    let text = fs::read(path).map_err(|cause| StoreError::Unreadable {
-        path: path.to_owned(),
-        cause,
-    })?;
+    let text =
+        read_side_file(path, MAX_VOCABULARY_BYTES).map_err(|cause| StoreError::Unreadable {
+            path: path.to_owned(),
+            cause,
+        })?;
     serde_json::from_slice(&text).map_err(|error| StoreError::NotAModel {
         path: path.to_owned(),
         why: format!("it is not valid JSON: {error}"),
@@ -262,6 +265,7 @@ fn file_kind(path: &Path) -> Result<FileKind, StoreError> {
 }
 
 fn read_head(path: &Path) -> io::Result<(Vec<u8>, u64)> {
+    require_regular_file(path)?;
     let file = File::open(path)?;
     let length = file.metadata()?.len();
     let mut head = Vec::new();

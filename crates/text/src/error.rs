@@ -69,6 +69,12 @@ pub enum TextError {
     #[error("the text cannot be encoded: {source}")]
     Encode { source: LibraryError },
 
+    #[error(
+        "this model has no fill-in-the-middle tokens, so it cannot write text before a suffix; use \
+         a code model such as Qwen2.5-Coder"
+    )]
+    NoFimTokens,
+
     #[error("stop[{index}] is empty; a stop string needs at least one character")]
     EmptyStop { index: usize },
 
@@ -109,6 +115,7 @@ impl TextError {
             Self::ToolSchema { .. }
             | Self::Unencodable { .. }
             | Self::EmptyStop { .. }
+            | Self::NoFimTokens
             | Self::UnknownReasoningFormat { .. }
             | Self::UnknownCallFormat { .. }
             | Self::NoChatTemplate

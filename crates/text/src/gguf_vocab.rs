@@ -11,6 +11,7 @@ use tokenizers::pre_tokenizers::split::{Split, SplitPattern};
 use tokenizers::{AddedToken, PreTokenizerWrapper, SplitDelimiterBehavior};
 
 use crate::end_tokens;
+use crate::fim::FimIds;
 use crate::pretokenizer::{self, PreTokenizer};
 use crate::sentencepiece::{SentencePiece, SentencePieceOptions, VocabPiece};
 use crate::tokenizer::{Encoder, LibraryEncoder, TokenizerData};
@@ -32,6 +33,22 @@ const UNKNOWN: &str = "tokenizer.ggml.unknown_token_id";
 const ADD_BOS: &str = "tokenizer.ggml.add_bos_token";
 const ADD_EOS: &str = "tokenizer.ggml.add_eos_token";
 const ADD_SPACE_PREFIX: &str = "tokenizer.ggml.add_space_prefix";
+
+/// By their name, and by an earlier one.
+const FIM_PREFIX: [&str; 2] = [
+    "tokenizer.ggml.fim_pre_token_id",
+    "tokenizer.ggml.prefix_token_id",
+];
+const FIM_SUFFIX: [&str; 2] = [
+    "tokenizer.ggml.fim_suf_token_id",
+    "tokenizer.ggml.suffix_token_id",
+];
+const FIM_MIDDLE: [&str; 2] = [
+    "tokenizer.ggml.fim_mid_token_id",
+    "tokenizer.ggml.middle_token_id",
+];
+const FIM_REPOSITORY: &str = "tokenizer.ggml.fim_rep_token_id";
+const FIM_FILE: &str = "tokenizer.ggml.fim_sep_token_id";
 
 /// Builds the tokenizer a file describes.
 pub(crate) fn load(metadata: &Metadata) -> Result<TokenizerData> {
@@ -59,6 +76,7 @@ struct GgufVocab<'a> {
     eos_ids: Vec<u32>,
     add_bos: Option<bool>,
     add_eos: Option<bool>,
+    fim: FimIds,
 }
 
 impl<'a> GgufVocab<'a> {
@@ -67,6 +85,8 @@ impl<'a> GgufVocab<'a> {
         let kinds = fields.kinds(tokens.len())?;
         let id = |field| fields.token_id(field, tokens.len());
         let (bos, eos, pad, unknown) = (id(BOS)?, id(EOS)?, id(PAD)?, id(UNKNOWN)?);
+        let either =
+            |fields: &[&'static str; 2]| Ok::<_, TextError>(id(fields[0])?.or(id(fields[1])?));
         let named = [eos, id(EOT)?, id(EOM)?];
         let with_ids = tokens.iter().zip(&kinds).zip(0u32..);
         let specials: HashMap<&str, u32> = with_ids
@@ -86,6 +106,13 @@ impl<'a> GgufVocab<'a> {
             eos_ids,
             add_bos: fields.0.bool(ADD_BOS),
             add_eos: fields.0.bool(ADD_EOS),
+            fim: FimIds {
+                prefix: either(&FIM_PREFIX)?,
+                suffix: either(&FIM_SUFFIX)?,
+                middle: either(&FIM_MIDDLE)?,
+                repository: id(FIM_REPOSITORY)?,
+                file: id(FIM_FILE)?,
+            },
         })
     }
 
@@ -106,6 +133,7 @@ impl<'a> GgufVocab<'a> {
             pad: self.pad,
             eos_ids: self.eos_ids.clone(),
             strips_leading_space: false,
+            fim: self.fim,
         }
     }
 }

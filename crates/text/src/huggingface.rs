@@ -1,13 +1,15 @@
 //! A tokenizer out of `tokenizer.json` and the configuration files beside it.
 
-use std::panic::catch_unwind;
 use std::path::{Path, PathBuf};
 
+use loquat_weights::{MAX_CONFIG_BYTES, MAX_VOCABULARY_BYTES, read_side_file};
 use serde_json::Value;
 use tokenizers::{Encoding, PostProcessor, Token};
 
 use crate::end_tokens;
+use crate::fim::FimIds;
 use crate::tokenizer::{Encoder, LibraryEncoder, TokenizerData};
+use crate::tokenizer_limits::{self, without_panics};
 use crate::vocabulary::{Spelling, TokenKind, Vocabulary, parse_byte_token};
 use crate::{Result, TextError};
 
@@ -57,18 +59,18 @@ pub(crate) fn load(dir_or_file: &Path) -> Result<TokenizerData> {
         pad,
         eos_ids,
         strips_leading_space: decoder.strips_leading_space,
+        fim: FimIds::default(),
     })
 }
 
 fn read_tokenizer(file: &Path) -> Result<tokenizers::Tokenizer> {
-    let bytes = std::fs::read(file).map_err(|source| TextError::Read {
+    let bytes = read_side_file(file, MAX_VOCABULARY_BYTES).map_err(|source| TextError::Read {
         path: file.to_owned(),
         source,
     })?;
-    // The library panics if a merge is longer than every token, so a damaged file would end the
-    // process.
-    let parsed = catch_unwind(|| tokenizers::Tokenizer::from_bytes(&bytes))
-        .unwrap_or_else(|_| Err("its merges do not fit its vocabulary".into()));
+    // The library panics on some damaged files, such as one whose merge is longer than every token.
+    let parsed = tokenizer_limits::check(&bytes)
+        .and_then(|()| without_panics(|| tokenizers::Tokenizer::from_bytes(&bytes)));
     parsed.map_err(|source| TextError::Tokenizer {
         origin: file.display().to_string(),
         source,
@@ -82,12 +84,11 @@ fn bounds(tokenizer: &tokenizers::Tokenizer, file: &Path) -> Result<(Vec<u32>, V
         return Ok((Vec::new(), Vec::new()));
     };
     let text = Token::new(u32::MAX, String::new(), (0, 0));
-    let processed = processor
-        .process(Encoding::from_tokens(vec![text], 0), None, true)
-        .map_err(|source| TextError::Tokenizer {
-            origin: file.display().to_string(),
-            source,
-        })?;
+    let process = || processor.process(Encoding::from_tokens(vec![text], 0), None, true);
+    let processed = without_panics(process).map_err(|source| TextError::Tokenizer {
+        origin: file.display().to_string(),
+        source,
+    })?;
     let mut around = processed.get_ids().split(|id| *id == u32::MAX);
     let mut next = || around.next().unwrap_or_default().to_vec();
     Ok((next(), next()))
@@ -220,7 +221,7 @@ impl Settings {
 
 /// A file's JSON, or null if the file does not exist.
 pub(crate) fn read_json(path: PathBuf) -> Result<Value> {
-    let text = match std::fs::read(&path) {
+    let text = match read_side_file(&path, MAX_CONFIG_BYTES) {
         Ok(text) => text,
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => return Ok(Value::Null),
         Err(source) => return Err(TextError::Read { path, source }),

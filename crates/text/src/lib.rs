@@ -7,6 +7,7 @@
 mod detokenizer;
 mod end_tokens;
 mod error;
+mod fim;
 pub mod format;
 mod generation_config;
 mod gguf_vocab;
@@ -16,10 +17,12 @@ mod sentencepiece;
 mod stop;
 mod template;
 mod tokenizer;
+mod tokenizer_limits;
 mod vocabulary;
 
 pub use detokenizer::{Detokenizer, DetokenizerOptions};
 pub use error::{Blame, TextError};
+pub use fim::{FimPrompt, FimTokens};
 pub use generation_config::GenerationConfig;
 pub use stop::{StopMatch, StopMatcher};
 pub use template::{ChatInput, ChatTemplate, Clock, TemplateFault, ThinkingSwitch, ThinkingValues};

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use loquat_weights::gguf::Metadata;
 use tokenizers::{AddedVocabulary, Model, OffsetType, PreTokenizer};
 
+use crate::fim::{FimIds, FimTokens};
 use crate::sentencepiece::SentencePiece;
+use crate::tokenizer_limits::{LimitedNormalizer, without_panics};
 use crate::vocabulary::{TokenKind, Vocabulary};
 use crate::{Result, TextError, gguf_vocab, huggingface};
 
@@ -58,6 +60,7 @@ pub(crate) struct TokenizerData {
     pub eos_ids: Vec<u32>,
     /// Encoding adds a space before the text, so decoding removes it.
     pub strips_leading_space: bool,
+    pub fim: FimIds,
 }
 
 #[derive(Debug)]
@@ -85,12 +88,21 @@ impl LibraryEncoder {
     }
 
     fn encode(&self, text: &str, parse_special: bool) -> tokenizers::Result<Vec<u32>> {
+        without_panics(|| self.encode_unguarded(text, parse_special))
+    }
+
+    fn encode_unguarded(&self, text: &str, parse_special: bool) -> tokenizers::Result<Vec<u32>> {
         let added = if parse_special {
             self.tokenizer.get_added_vocabulary()
         } else {
             &self.without_special
         };
-        let mut pieces = added.extract_and_normalize(self.tokenizer.get_normalizer(), text);
+        let normalizer = self.tokenizer.get_normalizer();
+        let normalizer = normalizer.map(|inner| LimitedNormalizer::new(inner, text));
+        let mut pieces = added.extract_and_normalize(normalizer.as_ref(), text);
+        if let Some(normalizer) = &normalizer {
+            normalizer.check()?;
+        }
         if let Some(pre_tokenizer) = self.tokenizer.get_pre_tokenizer() {
             pre_tokenizer.pre_tokenize(&mut pieces)?;
         }
@@ -205,6 +217,16 @@ impl Tokenizer {
     /// Every token that ends a reply, in no particular order and each once.
     pub fn eos_ids(&self) -> &[u32] {
         &self.inner.eos_ids
+    }
+
+    /// Added before a text.
+    pub(crate) fn prefix(&self) -> &[u32] {
+        &self.inner.prefix
+    }
+
+    /// The tokens of fill-in-the-middle prompts, if the vocabulary has them.
+    pub fn fim(&self) -> Option<FimTokens> {
+        FimTokens::find(self.inner.fim, |name| self.token_id(name))
     }
 
     /// Whether this is a control token, hidden from text by default.

@@ -8,7 +8,9 @@ use loquat_spec::{Config, GgufHeader, ModelSpec, Naming, SpecError};
 use crate::bind::{Weights, bind, fit};
 use crate::gguf::{Gguf, Metadata};
 use crate::quantization::MlxQuantization;
-use crate::{Blob, FileWatch, RawTensor, WeightsError, safetensors};
+use crate::{
+    Blob, FileWatch, MAX_CONFIG_BYTES, RawTensor, WeightsError, read_side_file, safetensors,
+};
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
@@ -136,10 +138,12 @@ impl Checkpoint {
                 format!("there is no {CONFIG} beside it"),
             ));
         }
-        let text = std::fs::read_to_string(&config_path).map_err(|source| WeightsError::Io {
+        let io = |source| WeightsError::Io {
             path: config_path.clone(),
             source,
-        })?;
+        };
+        let bytes = read_side_file(&config_path, MAX_CONFIG_BYTES).map_err(io)?;
+        let text = String::from_utf8(bytes).map_err(|error| io(std::io::Error::other(error)))?;
         let config = Config::parse(&text, CONFIG).map_err(in_file(&config_path))?;
         let described = families::from_config(&config).map_err(in_file(&config_path))?;
         let quantization = MlxQuantization::from_config(&config)?;

@@ -25,6 +25,7 @@ mod mapped_file;
 mod matrix;
 mod quantization;
 pub mod safetensors;
+mod side_file;
 mod tensor;
 
 pub use bind::{Mismatch, Weights, bind, fit};
@@ -35,4 +36,5 @@ pub use error::{DecodeFault, GgufFault, IndexFault, SafetensorsFault, WeightsErr
 pub use mapped_file::{FileChange, FileWatch};
 pub use matrix::{EncodedRow, Matrix, Storage};
 pub use quantization::MlxQuantization;
+pub use side_file::{MAX_CONFIG_BYTES, MAX_VOCABULARY_BYTES, read_side_file, require_regular_file};
 pub use tensor::{RawTensor, TensorInfo};

@@ -11,7 +11,7 @@ use memmap2::Mmap;
 
 #[cfg(unix)]
 use crate::bus_guard::Guarded;
-use crate::{Blob, Matrix, WeightsError};
+use crate::{Blob, Matrix, WeightsError, require_regular_file};
 
 /// A file mapped into memory.
 pub(crate) struct MappedFile {
@@ -66,6 +66,7 @@ impl fmt::Display for FileChange {
 
 impl MappedFile {
     pub fn open(path: &Path) -> io::Result<Self> {
+        require_regular_file(path)?;
         let file = File::open(path)?;
         let stamp = FileStamp::from(&file.metadata()?);
         // SAFETY: the map is private and read-only, and only `&[u8]` is handed out. A program that

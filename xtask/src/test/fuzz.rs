@@ -15,6 +15,8 @@ const CARGO_FUZZ: Tool = Tool {
 const SECONDS_PER_TARGET: u32 = 20;
 /// No input of these sizes may take longer; without a limit one hang would outlast the run.
 const SECONDS_PER_INPUT: u32 = 10;
+/// Nor may one take more memory: a template may write 256 MiB, and hold a copy.
+const MEGABYTES_PER_INPUT: u32 = 1024;
 
 /// Where new inputs go, relative to the root.
 const CORPUS: &str = "target/fuzz-corpus";
@@ -32,11 +34,13 @@ pub fn run(context: &Context) -> Result<Note, Error> {
         let seeds = format!("fuzz/seeds/{target}");
         let total_time = format!("-max_total_time={SECONDS_PER_TARGET}");
         let timeout = format!("-timeout={SECONDS_PER_INPUT}");
+        let memory = format!("-rss_limit_mb={MEGABYTES_PER_INPUT}");
         // The sanitizers need a nightly compiler; coverage and overflow checks do not.
         let what = ["run", "--sanitizer", "none", target, &corpus, &seeds, "--"];
         let how = [
             &total_time,
             &timeout,
+            &memory,
             "-verbosity=0",
             "-print_final_stats=1",
         ];

@@ -1,8 +1,8 @@
 //! A conversation becomes a prompt.
 
 use loquat_chat::{
-    BoundaryTokens, ChatError, ChatRequest, Effort, Message, MessageContent, Role, Thinking, Tool,
-    ToolCall, ToolChoice,
+    BoundaryTokens, ChatError, ChatRequest, Effort, Message, MessageContent, ReplyOpening, Role,
+    Thinking, Tool, ToolCall, ToolChoice,
 };
 use loquat_engine::Logprobs;
 use loquat_text::{Blame, ChatTemplate};
@@ -338,4 +338,61 @@ fn reasoning_is_dropped_if_template_refuses_three() {
         chat(strict).render(&request, true).expect("rendered"),
         "1+2?so3"
     );
+}
+
+#[test]
+fn last_message_is_continued_verbatim() {
+    let continued = |content: MessageContent| {
+        let mut request = request();
+        request
+            .messages
+            .push(Message::new(Role::Assistant, content));
+        request.opening = ReplyOpening::ContinueLast;
+        request
+    };
+    let trimming = TURNS.replace("m.content", "m.content | trim");
+    let cases = [
+        (MessageContent::from("Because "), "Because "),
+        (MessageContent::from(""), ""),
+        (
+            MessageContent::Parts(vec!["a".into(), "b ".into()]),
+            "a\nb ",
+        ),
+    ];
+    for (content, end) in cases {
+        for template in [TURNS, &trimming] {
+            let rendered = chat(template).render(&continued(content.clone()), true);
+            let rendered = rendered.expect("rendered");
+            let expected = format!("<|im_start|>user\nwhy<|im_end|>\n<|im_start|>assistant\n{end}");
+            assert!(rendered.ends_with(&expected), "{rendered}");
+        }
+    }
+    let forgetful = "{% for m in messages[:-1] %}{{ m.content }}{% endfor %}";
+    let error = chat(forgetful)
+        .lower(continued("x".into()))
+        .expect_err("left out");
+    assert!(matches!(
+        error,
+        ChatError::Unsupported {
+            field: "continue_final_message",
+            ..
+        }
+    ));
+    let user_last = ChatRequest {
+        opening: ReplyOpening::ContinueLast,
+        ..request()
+    };
+    let error = chat(TURNS).lower(user_last).expect_err("the user's");
+    assert!(matches!(error, ChatError::NothingToContinue));
+}
+
+#[test]
+fn turn_stays_unopened_on_request() {
+    let request = ChatRequest {
+        opening: ReplyOpening::Unopened,
+        ..request()
+    };
+    let prompt = chat(TURNS).lower(request).expect("lowered").generate.prompt;
+    let text = tokenizer().decode(&prompt, false);
+    assert!(text.ends_with("why<|im_end|>\n"), "{text}");
 }

@@ -21,6 +21,9 @@ pub struct ConversationArgs {
     /// file, `-` is stdin.
     #[arg(long, value_name = "FILE")]
     pub messages: Option<PathBuf>,
+    /// The start of the answer, which the model continues. Not for interactive chats.
+    #[arg(long, value_name = "TEXT")]
+    pub prefill: Option<String>,
     /// Functions that the model may call: a JSON list of definitions in OpenAI's format, or one
     /// definition.
     #[arg(long, value_name = "FILE")]

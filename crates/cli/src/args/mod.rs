@@ -165,6 +165,10 @@ pub struct GenerateArgs {
     pub verbatim_prompt: Option<String>,
     #[command(flatten)]
     pub source: ModelArgs,
+    /// The text that follows: the model writes what is between the prompt and it. Only for models
+    /// with fill-in-the-middle tokens, such as Qwen2.5-Coder.
+    #[arg(long, value_name = "TEXT")]
+    pub suffix: Option<String>,
     /// Continue past the model's end-of-text tokens.
     #[arg(long)]
     pub ignore_eos: bool,

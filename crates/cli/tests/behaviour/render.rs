@@ -235,3 +235,18 @@ fn inspect_describes_the_chat_template() {
         "{told}"
     );
 }
+
+#[test]
+fn prefill_ends_the_prompt() {
+    let model = golden("llama");
+    let words = [
+        "render",
+        &model,
+        "hi",
+        "--system=Be brief.",
+        "--prefill",
+        "Well, ",
+    ];
+    let expected = format!("{WRITTEN}<|im_start|>assistant\nWell, ");
+    assert_eq!(loquat(words).quiet().trim_end_matches('\n'), expected);
+}

@@ -192,3 +192,15 @@ fn thread_count_does_not_change_answers() {
     let two = loquat(args.into_iter().chain(two)).quiet();
     assert_eq!(one, two);
 }
+
+#[test]
+fn suffix_needs_fill_in_the_middle_tokens() {
+    let words = [
+        "generate",
+        &golden("llama"),
+        "def f(",
+        "--suffix",
+        "return 1",
+    ];
+    loquat(words).refused(4, &["fill-in-the-middle"]);
+}

@@ -5,6 +5,7 @@ use std::path::Path;
 
 use loquat_text::{Special, Tokenizer, pretokenizer};
 use loquat_weights::gguf::{Array, Metadata, Value as Field};
+use loquat_weights::{MAX_VOCABULARY_BYTES, read_side_file};
 use serde_json::Value;
 
 use super::{BYTE, CONTROL, METASPACE, NORMAL, UNKNOWN, UNUSED, USER_DEFINED, disagreement};
@@ -52,7 +53,7 @@ fn refuse(why: impl Into<String>) -> ConvertError {
 }
 
 fn read_json(path: &Path) -> Result<Value, ConvertError> {
-    let bytes = std::fs::read(path).map_err(ConvertError::reading(path))?;
+    let bytes = read_side_file(path, MAX_VOCABULARY_BYTES).map_err(ConvertError::reading(path))?;
     serde_json::from_slice(&bytes).map_err(|error| ConvertError::reading(path)(error.into()))
 }
 

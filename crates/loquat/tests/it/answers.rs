@@ -143,3 +143,26 @@ fn deltas_have_events_and_tokens() {
     assert_eq!(tokens, finish.usage.completion_tokens);
     assert_eq!(answer.tokens().len(), tokens);
 }
+
+#[test]
+fn prefilled_answer_is_continued() {
+    let model = model();
+    let ask = || model.chat("hi").max_tokens(6).temperature(0.0);
+    let rest = ask().prefill("Well, ").text().unwrap();
+    let prompt = |text: &str| {
+        let messages = vec![Message::user("hi"), Message::assistant(text)];
+        let mut request = loquat::ChatRequest {
+            messages,
+            ..Default::default()
+        };
+        request.opening = loquat::ReplyOpening::ContinueLast;
+        model.chat_context().render(&request, true).unwrap()
+    };
+    let continued = model
+        .complete(prompt("Well, "))
+        .max_tokens(6)
+        .temperature(0.0);
+    assert_eq!(continued.text().unwrap(), rest);
+    let error = model.complete("a").suffix("b").text().unwrap_err();
+    assert!(error.to_string().contains("fill-in-the-middle"), "{error}");
+}

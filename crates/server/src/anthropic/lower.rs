@@ -3,8 +3,8 @@
 use std::collections::HashMap;
 
 use loquat_chat::{
-    ChatContext, ChatRequest, Effort, Message, MessageContent, Role, Thinking, Tool, ToolCall,
-    ToolChoice,
+    ChatContext, ChatRequest, Effort, Message, MessageContent, ReplyOpening, Role, Thinking, Tool,
+    ToolCall, ToolChoice,
 };
 use loquat_grammar::GrammarSource;
 use serde_json::Value;
@@ -41,7 +41,12 @@ pub fn lower(request: CountRequest, chat: &ChatContext) -> Result<LoweredConvers
         ..Lowering::default()
     };
     lowering.system(system);
-    check_last(&messages)?;
+    if messages.is_empty() {
+        let problem = "is empty; at least one message is needed";
+        return Err(ApiError::invalid(Field::Messages, problem));
+    }
+    let continues_last =
+        messages.last().map(|message| message.role) == Some(MessageRole::Assistant);
     for (index, message) in messages.into_iter().enumerate() {
         lowering.message(index, message)?;
     }
@@ -71,23 +76,16 @@ pub fn lower(request: CountRequest, chat: &ChatContext) -> Result<LoweredConvers
             parallel_tool_calls,
             thinking,
             answer,
+            opening: if continues_last {
+                ReplyOpening::ContinueLast
+            } else {
+                ReplyOpening::NewTurn
+            },
             ..ChatRequest::default()
         },
         hides_thinking,
         ignored: lowering.ignored,
     })
-}
-
-fn check_last(messages: &[InputMessage]) -> Result<(), ApiError> {
-    let problem = match messages.last().map(|message| message.role) {
-        None => "is empty; at least one message is needed",
-        Some(MessageRole::Assistant) => {
-            "ends with the assistant's message, but prefilling a reply is not supported; end with \
-             the user's message, or constrain the reply with `output_config.format`"
-        }
-        Some(MessageRole::User | MessageRole::System) => return Ok(()),
-    };
-    Err(ApiError::invalid(Field::Messages, problem))
 }
 
 #[derive(Default)]

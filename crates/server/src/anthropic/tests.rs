@@ -151,9 +151,12 @@ async fn invalid_fields_are_named() {
         ),
         (
             json!({ "messages": [
-                { "role": "user", "content": "hi" }, { "role": "assistant", "content": "Sure" },
+                { "role": "user", "content": "hi" },
+                { "role": "assistant", "content": [
+                    { "type": "tool_use", "id": "1", "name": "f", "input": {} },
+                ]},
             ]}),
-            "prefilling",
+            "`messages` must end with an assistant message without tool calls",
         ),
         (
             json!({ "tool_choice": { "type": "any" } }),
@@ -386,4 +389,14 @@ async fn failed_stream_ends_with_the_error() {
     assert_eq!(name.as_deref(), Some("error"));
     assert_eq!(data["type"], "error");
     assert!(data["error"]["message"].is_string());
+}
+
+#[tokio::test]
+async fn trailing_assistant_turn_is_continued() {
+    let server = Harness::saying("Hello you!");
+    let body = request(json!({ "messages": [
+        { "role": "user", "content": "hi" }, { "role": "assistant", "content": "Hel" },
+    ]}));
+    let reply = server.post("/v1/messages", &body).await.json();
+    assert_eq!(reply["content"][0]["text"], "lo you!", "{reply}");
 }

@@ -6,7 +6,7 @@ use axum::Router;
 use axum::extract::State;
 use axum::response::Response;
 use axum::routing::post;
-use loquat_chat::ChatRequest;
+use loquat_chat::{ChatRequest, Message, ReplyOpening, Role};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
@@ -32,7 +32,8 @@ const ROUTE: &str = "/api/chat";
 pub struct OllamaChatRequest {
     /// A model's name or alias, with or without `:latest`.
     pub model: String,
-    /// The conversation so far. Without messages the model is loaded, or unloaded if `keep_alive` is
+    /// The conversation so far. If it ends with the assistant's message, the reply continues that.
+    /// Without messages the model is loaded, or unloaded if `keep_alive` is
     /// 0.
     pub messages: Option<Vec<OllamaMessage>>,
     /// Tools that the model may call.
@@ -136,8 +137,16 @@ pub async fn chat(
     let messages = messages.filter(|messages| !messages.is_empty());
     let lower = messages.map(|messages| {
         move |model: &Loaded, options: Options| -> Result<LoweredPrompt, ApiError> {
+            let messages = message::lower(messages)?;
+            let continues =
+                |last: &Message| last.role == Role::Assistant && last.tool_calls.is_empty();
             let request = ChatRequest {
-                messages: message::lower(messages)?,
+                opening: if messages.last().is_some_and(continues) {
+                    ReplyOpening::ContinueLast
+                } else {
+                    ReplyOpening::NewTurn
+                },
+                messages,
                 tools: message::lower_tools(tools.unwrap_or_default())?,
                 thinking: think.map_or(Ok(Default::default()), |think| think.lower(model))?,
                 answer: format.and_then(OllamaFormat::lower),

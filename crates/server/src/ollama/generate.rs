@@ -9,7 +9,7 @@ use axum::routing::post;
 use loquat_chat::{ChatRequest, Message, Role, Thinking};
 use loquat_engine::{GenerateRequest, Logprobs};
 use loquat_grammar::GrammarSource;
-use loquat_text::Special;
+use loquat_text::{FimPrompt, Special};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
@@ -24,6 +24,7 @@ use crate::app::App;
 use crate::caller::Caller;
 use crate::error::ApiError;
 use crate::field::Field;
+use crate::fill_in::fill_in;
 use crate::models::Loaded;
 use crate::openai::answer_format::AnswerConstraint;
 use crate::openai::logprobs::TokenLogprob;
@@ -63,7 +64,8 @@ pub struct OllamaGenerateRequest {
     pub logprobs: Option<bool>,
     /// Number of alternatives to each token, at most 20. Needs `logprobs`.
     pub top_logprobs: Option<usize>,
-    /// Must be empty: filling in before a suffix is not supported.
+    /// The text that follows: the model writes what is between the prompt and it, without its chat
+    /// template. Refused if the model has no fill-in-the-middle tokens.
     pub suffix: Option<String>,
     /// Must be empty: the model's template is used, or none with `raw`.
     pub template: Option<String>,
@@ -148,11 +150,6 @@ pub async fn generate(
     } = body.value;
     check_images(Field::Images, images)?;
     check_empty(
-        Field::Suffix,
-        suffix,
-        "filling in before a suffix is not supported",
-    )?;
-    check_empty(
         Field::Template,
         template,
         "the model's template is used, or none with `raw`",
@@ -170,6 +167,7 @@ pub async fn generate(
         think,
         answer: format.and_then(OllamaFormat::lower),
         logprobs,
+        suffix: suffix.filter(|suffix| !suffix.is_empty()),
     };
     let is_empty = fields.prompt.is_empty();
     let lower = move |model: &Loaded, options: Options| fields.lower(model, options);
@@ -204,12 +202,13 @@ struct PromptFields {
     think: Option<OllamaThink>,
     answer: Option<GrammarSource>,
     logprobs: Option<Logprobs>,
+    suffix: Option<String>,
 }
 
 impl PromptFields {
     fn lower(self, model: &Loaded, options: Options) -> Result<LoweredPrompt, ApiError> {
         let has_template = model.chat_context().template().is_some();
-        if self.raw || (!has_template && self.system.is_none()) {
+        if self.raw || self.suffix.is_some() || (!has_template && self.system.is_none()) {
             self.lower_text(model, options)
         } else {
             self.lower_chat(model, options)
@@ -242,6 +241,8 @@ impl PromptFields {
         if let Some((field, _)) = chat_only.iter().find(|(_, present)| *present) {
             let reason = if self.raw {
                 "`raw` sends the prompt verbatim"
+            } else if self.suffix.is_some() {
+                "`suffix` is used without a chat template"
             } else {
                 "the model has no chat template"
             };
@@ -249,8 +250,22 @@ impl PromptFields {
         }
         model.check_text(self.prompt.len())?;
         let tokenizer = model.chat_context().tokenizer();
-        let prompt = tokenizer.encode(&self.prompt, Special::PROMPT);
-        let prompt = prompt.map_err(|error| ApiError::internal(&error))?;
+        let mut stop_ids = tokenizer.eos_ids().to_vec();
+        let prompt = match &self.suffix {
+            Some(suffix) => {
+                model.check_text(suffix.len())?;
+                let prompt = FimPrompt {
+                    prefix: &self.prompt,
+                    suffix,
+                    files: &[],
+                };
+                fill_in(model, Field::Suffix, prompt, &mut stop_ids)?
+            }
+            None => {
+                let prompt = tokenizer.encode(&self.prompt, Special::PROMPT);
+                prompt.map_err(|error| ApiError::internal(&error))?
+            }
+        };
         let answer = self.answer;
         let answer = answer.map(|source| AnswerConstraint::new(Field::Format, source));
         let grammar = match answer {
@@ -261,7 +276,7 @@ impl PromptFields {
         let request = GenerateRequest {
             prompt,
             sampling: options.sampling,
-            stop_ids: tokenizer.eos_ids().to_vec(),
+            stop_ids,
             stop: options.stop,
             logprobs: self.logprobs,
             skip_special: true,

@@ -28,6 +28,10 @@ pub fn read_messages(value: Value) -> Result<Vec<Message>, ConversationFileError
         messages: Vec<ChatMessage>,
     }
     let file: MessageFile = wire::parse(json!({ Field::Messages.name(): value }))?;
+    if messages::continues_last(&file.messages)? {
+        let reason = "the start of an answer has its own flag, `--prefill`";
+        return Err(ApiError::unsupported(Field::Prefix, reason).into());
+    }
     Ok(messages::lower_all(file.messages)?)
 }
 

@@ -38,6 +38,8 @@ pub struct ChatMessage {
     pub annotations: Option<Vec<Value>>,
     /// Must be null: use `tool_calls`.
     pub function_call: Option<Value>,
+    /// For the last message, the assistant's: continue it instead of opening a new turn.
+    pub prefix: Option<bool>,
 }
 
 /// The author of a message.
@@ -113,6 +115,22 @@ pub enum CallArguments {
     Object(Map<String, Value>),
 }
 
+/// Whether the last message asks to be continued. Others must not.
+pub fn continues_last(messages: &[ChatMessage]) -> Result<bool, ApiError> {
+    let has_prefix = |message: &ChatMessage| message.prefix == Some(true);
+    let Some(index) = messages.iter().position(has_prefix) else {
+        return Ok(false);
+    };
+    if index + 1 == messages.len() && messages[index].role == ChatRole::Assistant {
+        return Ok(true);
+    }
+    let field = Field::Messages.index(index).field(Field::Prefix);
+    Err(ApiError::invalid(
+        field,
+        "is true; only the last message, if it is the assistant's, can be continued",
+    ))
+}
+
 /// Lowers a conversation of at least one message.
 pub fn lower(messages: Vec<ChatMessage>) -> Result<Vec<Message>, ApiError> {
     if messages.is_empty() {
@@ -144,6 +162,7 @@ fn lower_message(path: &FieldPath, message: ChatMessage) -> Result<Message, ApiE
         audio: _,
         annotations: _,
         function_call: _,
+        prefix: _,
     } = message;
     let field = |field| path.clone().field(field);
     let reasoning = resolve_alias(

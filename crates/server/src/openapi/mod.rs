@@ -25,7 +25,7 @@ use utoipa::{OpenApi, ToSchema};
 use crate::app::App;
 use crate::field::Field;
 use crate::wire::{FieldTables, WireRequest};
-use crate::{admin, anthropic, health, metrics, ollama, openai, tokens};
+use crate::{admin, anthropic, health, llama_cpp, metrics, ollama, openai, tokens};
 
 /// Every handler but those of the page's files.
 #[derive(OpenApi)]
@@ -44,6 +44,7 @@ use crate::{admin, anthropic, health, metrics, ollama, openai, tokens};
         (name = "openai", description = "OpenAI"),
         (name = "anthropic", description = "Anthropic"),
         (name = "ollama", description = "Ollama"),
+        (name = "llama.cpp", description = "llama.cpp"),
         (name = "tokens", description = "Tokens"),
         (name = "operating", description = "Operating"),
         (name = "admin", description = "Administration"),
@@ -76,6 +77,11 @@ use crate::{admin, anthropic, health, metrics, ollama, openai, tokens};
         ollama::unmanaged::remove,
         ollama::unmanaged::upload_blob,
         ollama::unmanaged::find_blob,
+        llama_cpp::complete,
+        llama_cpp::infill,
+        llama_cpp::props,
+        llama_cpp::slots,
+        llama_cpp::apply_template,
         tokens::tokenize,
         tokens::detokenize,
         tokens::describe,
@@ -147,6 +153,9 @@ const BODIES: &[RequestBody] = &[
     request_body::<ollama::embed::OllamaEmbedRequest>(),
     request_body::<ollama::embed::OllamaEmbeddingsRequest>(),
     request_body::<ollama::models::OllamaShowRequest>(),
+    request_body::<llama_cpp::LlamaCompletionRequest>(),
+    request_body::<llama_cpp::LlamaInfillRequest>(),
+    request_body::<llama_cpp::ApplyTemplateRequest>(),
     request_body::<tokens::TokenizeRequest>(),
     request_body::<tokens::DetokenizeRequest>(),
     request_body::<admin::cache::AdminCacheClear>(),

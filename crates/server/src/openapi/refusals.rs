@@ -88,6 +88,8 @@ pub const GENERATING: &[&str] = &[
     "/api/generate",
     "/api/embed",
     "/api/embeddings",
+    "/completion",
+    "/infill",
 ];
 
 const fn always(status: &'static str, why: &'static str) -> Refusal {

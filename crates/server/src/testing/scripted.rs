@@ -14,6 +14,7 @@ use loquat_testkit::fake_session::{FakeOptions, FakeSession};
 use loquat_testkit::goldens;
 use loquat_text::format::FormatOverrides;
 use loquat_text::{ChatTemplate, Special, Tokenizer};
+use serde_json::{Value, json};
 
 /// The model's name in tests.
 pub const MODEL: &str = "tiny";
@@ -31,9 +32,43 @@ pub fn tokenizer() -> Tokenizer {
     Tokenizer::from_huggingface(&goldens::family("llama")).expect("the golden tokenizer")
 }
 
+const FIM_TOKENS: [&str; 3] = ["<|fim_prefix|>", "<|fim_suffix|>", "<|fim_middle|>"];
+
+/// The same with fill-in-the-middle tokens.
+fn fim_tokenizer() -> Tokenizer {
+    let golden = goldens::family("llama").join("tokenizer.json");
+    let text = std::fs::read_to_string(golden).expect("the golden tokenizer");
+    let mut json: Value = serde_json::from_str(&text).expect("JSON");
+    let first = tokenizer().vocab_size();
+    let added = json["added_tokens"].as_array_mut().expect("a list");
+    added.extend(FIM_TOKENS.iter().zip(first..).map(|(token, id)| {
+        json!({
+            "id": id, "content": token, "special": true, "normalized": false,
+            "single_word": false, "lstrip": false, "rstrip": false,
+        })
+    }));
+    let folder = tempfile::tempdir().expect("a folder");
+    let file = folder.path().join("tokenizer.json");
+    std::fs::write(&file, json.to_string()).expect("written");
+    for name in [
+        "tokenizer_config.json",
+        "generation_config.json",
+        "config.json",
+    ] {
+        let source = goldens::family("llama").join(name);
+        if source.is_file() {
+            std::fs::copy(source, folder.path().join(name)).expect("copied");
+        }
+    }
+    Tokenizer::from_huggingface(&file).expect("a tokenizer")
+}
+
 /// The chat context of the scripted model.
 pub fn chat() -> ChatContext {
-    let tokenizer = tokenizer();
+    chat_with(tokenizer())
+}
+
+fn chat_with(tokenizer: Tokenizer) -> ChatContext {
     let template = ChatTemplate::new(TEMPLATE).expect("a template");
     let grammars = Grammars::new(tokenizer.clone(), tokenizer.vocab_size());
     ChatContext::new(
@@ -56,6 +91,8 @@ pub struct Scripted {
     pub embeddings: bool,
     /// Steps hang while a test holds this lock.
     pub hold: Arc<Mutex<()>>,
+    /// Whether its vocabulary has fill-in-the-middle tokens, after which it writes the reply.
+    pub fim: bool,
 }
 
 impl Scripted {
@@ -66,6 +103,7 @@ impl Scripted {
             context: 4096,
             embeddings: true,
             hold: Arc::default(),
+            fim: false,
         }
     }
 
@@ -99,7 +137,16 @@ impl Opener for Scripted {
     }
 
     fn open(&self, model: &ModelConfig) -> Result<Opened, OpenFailure> {
-        let tokenizer = tokenizer();
+        let tokenizer = if self.fim {
+            fim_tokenizer()
+        } else {
+            tokenizer()
+        };
+        let opening = if self.fim {
+            FIM_TOKENS[2]
+        } else {
+            "<|im_start|>assistant\n"
+        };
         let plain = |text: &str, special| tokenizer.encode(text, special).expect("tokens");
         let mut script = plain(&self.reply, Special::PLAIN);
         script.extend(tokenizer.eos_ids().first());
@@ -108,7 +155,7 @@ impl Opener for Scripted {
             hidden_size: self.embeddings.then_some(8),
             max_context: self.context,
             script,
-            opening: plain("<|im_start|>assistant\n", Special::RENDERED),
+            opening: plain(opening, Special::RENDERED),
             delay: self.delay,
             hold: Arc::clone(&self.hold),
             ..FakeOptions::default()
@@ -118,7 +165,8 @@ impl Opener for Scripted {
             max_running: Some(model.parallel),
             ..EngineOptions::default()
         };
-        let opened = loquat::Model::from_session(MODEL, Box::new(session), chat(), options);
+        let opened =
+            loquat::Model::from_session(MODEL, Box::new(session), chat_with(tokenizer), options);
         let opened = opened.map_err(OpenFailure::new)?;
         Ok(Opened {
             model: opened.with_defaults(RequestDefaults {

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use loquat_weights::gguf::{Metadata, Value as GgufValue};
+use loquat_weights::{MAX_CONFIG_BYTES, read_side_file};
 use serde_json::Value;
 
 use super::DEFAULT;
@@ -14,7 +15,9 @@ const GGUF_KEY: &str = "tokenizer.chat_template";
 /// The templates of a model folder as `(name, text)`.
 pub(super) fn in_folder(dir: &Path) -> Result<Vec<(String, String)>> {
     let path = dir.join("chat_template.jinja");
-    match std::fs::read_to_string(&path) {
+    let read = read_side_file(&path, MAX_CONFIG_BYTES)
+        .and_then(|text| String::from_utf8(text).map_err(std::io::Error::other));
+    match read {
         Ok(text) => return Ok(vec![(DEFAULT.to_owned(), text)]),
         Err(error) if error.kind() == std::io::ErrorKind::NotFound => {}
         Err(source) => return Err(TextError::Read { path, source }),

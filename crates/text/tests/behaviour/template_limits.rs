@@ -106,6 +106,31 @@ fn wide_or_cyclic_values_render() {
     }
 }
 
+fn parameters(count: usize) -> String {
+    let names: Vec<_> = (0..count).map(|number| format!("p{number}")).collect();
+    names.join(",")
+}
+
+#[test]
+fn huge_sources_are_refused() {
+    let error = render("x".repeat((2 << 20) + 1)).expect_err("too large");
+    assert!(error.contains("larger than 2097152 bytes"), "{error}");
+}
+
+/// A busy template ends by its own count of steps, which is the same on every machine.
+#[test]
+fn work_is_counted_not_timed() {
+    let counted = |rounds: usize| {
+        render(format!(
+            "{{% set ns = namespace(v=0) %}}{{% for i in range({rounds}) %}}{{% for j in range(100) %}}\
+             {{% set ns.v = ns.v + 1 %}}{{% endfor %}}{{% endfor %}}{{{{ ns.v }}}}"
+        ))
+    };
+    assert_eq!(counted(2_000).as_deref(), Ok("200000"));
+    let error = counted(20_000).expect_err("two million assignments are no conversation");
+    assert!(error.contains("does not end"), "{error}");
+}
+
 #[test]
 fn excessive_work_is_stopped() {
     let long = "{% set a = 'x' * 1000000 %}";
@@ -145,6 +170,12 @@ fn excessive_work_is_stopped() {
         format!("{long}{{{{ a.replace('x', a) }}}}"),
         format!("{long}{{{{ a.join(a) | length }}}}"),
         format!("{long}{{{{ ([a] * 10000) | sort | length }}}}"),
+        forever("{{ a.strip('y' * 1000 ~ 'x') }}"),
+        forever("{{ a.startswith((a, ) * 1000) }}"),
+        forever("{{ a is sameas (a | string) }}"),
+        format!("{{% macro m({}) %}}{{% endmacro %}}", parameters(9000))
+            + "{% set d = dict.fromkeys(range(9000) | map('string') | map('replace', '', 'p', 1)) %}"
+            + "{% for i in range(99999) %}{{ m(**d) }}{% endfor %}",
     ];
     for template in cases {
         let shown: String = template.chars().take(100).collect();

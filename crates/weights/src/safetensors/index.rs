@@ -9,7 +9,7 @@ use serde::Deserialize;
 use serde::de::{Deserializer, Error, MapAccess, Visitor};
 
 use super::open;
-use crate::{IndexFault, RawTensor, WeightsError};
+use crate::{IndexFault, MAX_VOCABULARY_BYTES, RawTensor, WeightsError, read_side_file};
 
 /// A `model.safetensors.index.json`; its `metadata` only repeats sizes.
 #[derive(Deserialize)]
@@ -54,10 +54,11 @@ pub fn open_index(index_json: &Path) -> Result<Vec<RawTensor>, WeightsError> {
         path: index_json.to_owned(),
         fault,
     };
-    let text = std::fs::read(index_json).map_err(|source| WeightsError::Io {
-        path: index_json.to_owned(),
-        source,
-    })?;
+    let text =
+        read_side_file(index_json, MAX_VOCABULARY_BYTES).map_err(|source| WeightsError::Io {
+            path: index_json.to_owned(),
+            source,
+        })?;
     let index: Index = serde_json::from_slice(&text).map_err(|error| {
         fail(IndexFault::Json {
             why: error.to_string(),

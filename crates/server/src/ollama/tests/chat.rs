@@ -276,3 +276,14 @@ async fn unsupported_fields_are_named() {
         refused(&server, CHAT, &request(more), named).await;
     }
 }
+
+#[tokio::test]
+async fn trailing_assistant_message_is_continued() {
+    let server = Harness::saying("Hello you!");
+    let messages = json!([
+        { "role": "user", "content": "hi" }, { "role": "assistant", "content": "Hel" },
+    ]);
+    let body = request(json!({ "messages": messages, "stream": false }));
+    let reply = post(&server, CHAT, &body).await.json();
+    assert_eq!(reply["message"]["content"], "lo you!");
+}

@@ -1,6 +1,6 @@
 //! Lowers a chat completion request to a chat request.
 
-use loquat_chat::{ChatContext, ChatRequest, Effort, Thinking, ToolChoice};
+use loquat_chat::{ChatContext, ChatRequest, Effort, ReplyOpening, Thinking, ToolChoice};
 use loquat_engine::{Logprobs, SamplingParams};
 use serde_json::{Map, Value};
 
@@ -58,6 +58,8 @@ pub fn lower(
         enable_thinking,
         thinking_budget,
         thinking_token_budget,
+        continue_final_message,
+        add_generation_prompt,
         chat_template_kwargs,
         cache_salt,
         priority,
@@ -82,6 +84,8 @@ pub fn lower(
         Some(choice) => choice.lower()?,
         None => ToolChoice::default(),
     };
+    let continues_last =
+        messages::continues_last(&messages)? || continue_final_message == Some(true);
     let answer_field = answer.as_ref().map(|answer| answer.field.clone());
     let chat = ChatRequest {
         messages: messages::lower(messages)?,
@@ -94,6 +98,7 @@ pub fn lower(
         stop: options::stops(stop)?,
         logprobs: self::logprobs(logprobs, top_logprobs)?,
         template_variables,
+        opening: opening(continues_last, add_generation_prompt)?,
         ..ChatRequest::default()
     };
     Ok(LoweredChatCompletion {
@@ -112,6 +117,22 @@ pub fn lower(
         answer_field,
         ignored,
     })
+}
+
+/// Where the reply begins.
+pub fn opening(
+    continues_last: bool,
+    add_generation_prompt: Option<bool>,
+) -> Result<ReplyOpening, ApiError> {
+    match (continues_last, add_generation_prompt) {
+        (true, Some(true)) => Err(ApiError::invalid(
+            Field::AddGenerationPrompt,
+            "is true, but the last message is continued; omit it",
+        )),
+        (true, _) => Ok(ReplyOpening::ContinueLast),
+        (false, Some(false)) => Ok(ReplyOpening::Unopened),
+        (false, _) => Ok(ReplyOpening::NewTurn),
+    }
 }
 
 fn check_modalities(modalities: Option<Vec<Modality>>) -> Result<(), ApiError> {

@@ -65,6 +65,12 @@ pub struct ChatCompletionRequest {
     pub thinking_budget: Option<usize>,
     /// Another name for `thinking_budget`.
     pub thinking_token_budget: Option<usize>,
+    /// Continue the last message, the assistant's, instead of opening a new turn. The answer does
+    /// not repeat it.
+    pub continue_final_message: Option<bool>,
+    /// Open the assistant's turn after the conversation; default true, and false with
+    /// `continue_final_message`.
+    pub add_generation_prompt: Option<bool>,
     /// Extra variables of the model's template.
     #[schema(value_type = Option<Object>)]
     pub chat_template_kwargs: Option<Map<String, Value>>,

@@ -2,14 +2,14 @@
 
 use std::sync::Arc;
 
-use loquat_chat::ChatContext;
-use loquat_engine::{GenerateRequest, Logprobs, SamplingParams};
+use loquat_engine::{GenerateRequest, Logprobs};
 use loquat_grammar::Grammar;
-use loquat_text::{Special, Tokenizer};
+use loquat_text::{FimPrompt, Special, Tokenizer};
 
 use super::wire::{CompletionRequest, PromptItem};
 use crate::error::ApiError;
 use crate::field::Field;
+use crate::fill_in::fill_in;
 use crate::models::Loaded;
 use crate::openai::options::{self, Streaming};
 use crate::sampling;
@@ -51,13 +51,12 @@ pub struct OutputOptions {
     pub prompt_logprobs: Option<usize>,
 }
 
-/// Lowers a request. `defaults` are the sampling parameters that it may override. Tokenizes and
-/// compiles, so it belongs off the async threads.
+/// Lowers a request. Tokenizes and compiles, so it belongs off the async threads.
 pub fn lower(
     body: JsonBody<CompletionRequest>,
-    chat: &ChatContext,
-    defaults: &SamplingParams,
+    model: &Loaded,
 ) -> Result<LoweredCompletion, ApiError> {
+    let (chat, defaults) = (model.chat_context(), model.sampling());
     let JsonBody {
         value,
         sampling: overrides,
@@ -68,6 +67,7 @@ pub fn lower(
     let CompletionRequest {
         model: _,
         prompt,
+        suffix,
         max_tokens,
         echo,
         n,
@@ -98,6 +98,10 @@ pub fn lower(
     };
     let max_tokens = max_tokens.unwrap_or(DEFAULT_MAX_TOKENS);
     let mut stop_ids = stop_token_ids.unwrap_or_default();
+    let prompts = match suffix.filter(|suffix| !suffix.is_empty()) {
+        Some(suffix) => vec![filled_in(prompt, &suffix, model, &mut stop_ids)?],
+        None => prompts(prompt, best_of, tokenizer)?,
+    };
     if !ignore_eos.unwrap_or(false) {
         stop_ids.extend(tokenizer.eos_ids());
     }
@@ -112,8 +116,7 @@ pub fn lower(
         priority: priority.unwrap_or(0),
         ..GenerateRequest::default()
     };
-    let prompts = prompts(prompt, best_of, tokenizer)?.into_iter();
-    let prompts = prompts.map(|(text, tokens)| Prompt {
+    let prompts = prompts.into_iter().map(|(text, tokens)| Prompt {
         text: text.into(),
         generate: GenerateRequest {
             prompt: tokens,
@@ -193,6 +196,32 @@ pub fn check_texts(prompt: &TextOr<PromptItem>, model: &Loaded) -> Result<usize,
         }
     }
     Ok(longest)
+}
+
+/// The only prompt, before a suffix.
+fn filled_in(
+    prompt: TextOr<PromptItem>,
+    suffix: &str,
+    model: &Loaded,
+    stop_ids: &mut Vec<u32>,
+) -> Result<(String, Vec<u32>), ApiError> {
+    let text = match prompt {
+        TextOr::Text(text) => text,
+        TextOr::Many(items) => match <[PromptItem; 1]>::try_from(items) {
+            Ok([PromptItem::Text(text)]) => text,
+            _ => {
+                let problem = "must be one text with `suffix`";
+                return Err(ApiError::invalid(Field::Prompt, problem));
+            }
+        },
+    };
+    let prompt = FimPrompt {
+        prefix: &text,
+        suffix,
+        files: &[],
+    };
+    let tokens = fill_in(model, Field::Suffix, prompt, stop_ids)?;
+    Ok((text, tokens))
 }
 
 /// Each prompt as text and as tokens.

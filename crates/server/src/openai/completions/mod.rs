@@ -33,7 +33,7 @@ use lower::{LoweredCompletion, Prompt};
 
 pub use logprobs::label;
 pub use reply::Completion;
-pub use wire::CompletionRequest;
+pub use wire::{CompletionRequest, PromptItem};
 
 const ROUTE: &str = "/v1/completions";
 
@@ -58,10 +58,14 @@ pub async fn create(
     body: JsonBody<CompletionRequest>,
 ) -> Result<Response, ApiError> {
     let lease = lease(&app, &caller, body.value.model.as_deref()).await?;
-    let bytes = lower::check_texts(&body.value.prompt, &lease)?;
+    let mut bytes = lower::check_texts(&body.value.prompt, &lease)?;
     let has_limit = body.value.max_tokens.is_some();
     let model = lease.clone();
-    let lower = move |_: &_| lower::lower(body, model.chat_context(), model.sampling());
+    if let Some(suffix) = &body.value.suffix {
+        lease.check_text(suffix.len())?;
+        bytes += suffix.len();
+    }
+    let lower = move |_: &_| lower::lower(body, &model);
     let lowered = lowering::run_text(bytes, lower).await?;
     let ignored = lowered.ignored.clone();
     let batch = PromptBatch {

@@ -20,6 +20,9 @@ pub struct CompletionRequest {
     /// With `n` or `best_of`, up to 4096 choices in total. Special tokens in a text are parsed.
     #[schema(value_type = TextOr<PromptItem>)]
     pub prompt: TextOr<PromptItem>,
+    /// The text that follows: the model writes what is between `prompt` and it. Refused if the model
+    /// has no fill-in-the-middle tokens. Special tokens are then plain text.
+    pub suffix: Option<String>,
     /// The longest continuation in tokens; default 16, -1 for all that fit. 0 needs `echo` or
     /// `prompt_logprobs`. One that exceeds the room in the context is reduced to it, and the header
     /// `x-loquat-max-tokens` has the limit.
@@ -101,13 +104,10 @@ impl WireRequest for CompletionRequest {
     const IGNORED_NESTED: FieldTables<&'static str> = &[options::IGNORED_NESTED];
     const REFUSED: FieldTables<Field> = &[
         options::REFUSED,
-        &[
-            (
-                Field::Messages,
-                "send a conversation to /v1/chat/completions",
-            ),
-            (Field::Suffix, "filling in before a suffix is not supported"),
-        ],
+        &[(
+            Field::Messages,
+            "send a conversation to /v1/chat/completions",
+        )],
     ];
     const SAMPLING: bool = true;
     const ANSWER_FORMAT: bool = true;

@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
+use super::budget::Budget;
 use super::error::{Result, fail};
 use super::value::Value;
 
-#[derive(Default, Clone)]
+#[derive(Default)]
 pub(super) struct Args {
     pub positional: Vec<Value>,
     pub keyword: Vec<(Arc<str>, Value)>,
@@ -17,6 +18,16 @@ impl Args {
             positional,
             keyword: Vec::new(),
         }
+    }
+
+    /// The same arguments for another call.
+    pub fn duplicate(&self, budget: &Budget) -> Result<Self> {
+        budget.items::<Value>(self.positional.len(), 0)?;
+        budget.items::<(Arc<str>, Value)>(self.keyword.len(), 0)?;
+        Ok(Self {
+            positional: self.positional.clone(),
+            keyword: self.keyword.clone(),
+        })
     }
 
     /// One slot per parameter, filled by position or by name. `function` is named in errors.

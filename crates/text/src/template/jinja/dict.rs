@@ -3,9 +3,12 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use super::budget::Budget;
+use super::budget::{Budget, SMALL};
 use super::error::{Result, fail};
 use super::value::{Value, deeper};
+
+/// The cost of an entry and its place.
+const ENTRY_BYTES: usize = size_of::<(Value, Value)>() + size_of::<(Key, usize)>();
 
 /// A dict in insertion order.
 #[derive(Default)]
@@ -50,6 +53,7 @@ impl Dict {
         match self.places.get(&place) {
             Some(at) => self.entries[*at].1 = value,
             None => {
+                budget.bytes(ENTRY_BYTES)?;
                 self.places.insert(place, self.entries.len());
                 self.entries.push((key, value));
             }
@@ -72,7 +76,14 @@ impl Dict {
         self.entries.iter().map(|(key, value)| (key, value))
     }
 
-    pub fn view(&self, view: View) -> Result<Vec<Value>> {
+    pub fn view(&self, view: View, budget: &Budget) -> Result<Vec<Value>> {
+        let pair_bytes = if view == View::Items {
+            2 * size_of::<Value>() + SMALL
+        } else {
+            0
+        };
+        budget.steps(self.len())?;
+        budget.items::<Value>(self.len(), pair_bytes)?;
         match view {
             View::Keys => Ok(self.iter().map(|(key, _)| key.clone()).collect()),
             View::Values => Ok(self.iter().map(|(_, value)| value.clone()).collect()),
@@ -86,7 +97,6 @@ impl Dict {
 
     /// A copy with the same entries.
     pub fn copy(&self, budget: &Budget) -> Result<Self> {
-        budget.bytes(self.len() * 2 * size_of::<Value>())?;
         let mut copy = Self::default();
         for (key, value) in self.iter() {
             copy.insert(key.clone(), value.clone(), budget)?;

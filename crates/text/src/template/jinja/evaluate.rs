@@ -3,6 +3,7 @@
 use std::rc::Rc;
 
 use super::ast::{Arguments, CallExpr, Comparison, Conditional, Expr, FilterCall, TestExpr};
+use super::budget::{PaidText, SMALL};
 use super::call::Args;
 use super::compare;
 use super::dict::Dict;
@@ -13,7 +14,7 @@ use super::methods;
 use super::ops;
 use super::printing;
 use super::scope::Scope;
-use super::strings::repr;
+use super::strings::{REPR_GROWTH, paid_repr, repr};
 use super::value::{Callable, Loop, Value};
 
 impl Interpreter<'_> {
@@ -21,7 +22,7 @@ impl Interpreter<'_> {
         self.budget.steps(1)?;
         match expr {
             Expr::Literal(literal) => Ok(Value::from(literal)),
-            Expr::Name(name) => Ok(self.variable(name, scope)),
+            Expr::Name(name) => self.variable(name, scope),
             nested => self.budget.nested(|| self.compound(nested, scope)),
         }
     }
@@ -29,7 +30,7 @@ impl Interpreter<'_> {
     fn compound(&self, expr: &Expr, scope: &Rc<Scope>) -> Result<Value> {
         match expr {
             Expr::Literal(literal) => Ok(Value::from(literal)),
-            Expr::Name(name) => Ok(self.variable(name, scope)),
+            Expr::Name(name) => self.variable(name, scope),
             Expr::List(items) => Value::list(self.all(items, scope)?),
             Expr::Tuple(items) => Value::tuple(self.all(items, scope)?),
             Expr::Dict(entries) => self.dict(entries, scope),
@@ -75,19 +76,21 @@ impl Interpreter<'_> {
         }
     }
 
-    fn variable(&self, name: &str, scope: &Scope) -> Value {
-        if let Some(value) = scope.get(name) {
-            return value;
+    fn variable(&self, name: &str, scope: &Scope) -> Result<Value> {
+        if let Some(value) = scope.get(name, &self.budget)? {
+            return Ok(value);
         }
-        match globals::find(name) {
+        self.budget.bytes(SMALL)?;
+        Ok(match globals::find(name) {
             Some(function) => Value::Callable(Rc::new(Callable::Function(function))),
             None if name == "self" => Value::Template,
-            None => Value::undefined(format!("{} is undefined", repr(name))),
-        }
+            None => Value::undefined(format!("{} is undefined", paid_repr(name, &self.budget)?)),
+        })
     }
 
     fn all(&self, exprs: &[Expr], scope: &Rc<Scope>) -> Result<Vec<Value>> {
-        self.budget.bytes(exprs.len() * size_of::<Value>())?;
+        self.budget.items::<Value>(exprs.len(), 0)?;
+        self.budget.bytes(SMALL)?;
         exprs
             .iter()
             .map(|expr| self.evaluate(expr, scope))
@@ -95,7 +98,7 @@ impl Interpreter<'_> {
     }
 
     fn dict(&self, entries: &[(Expr, Expr)], scope: &Rc<Scope>) -> Result<Value> {
-        self.budget.bytes(entries.len() * 2 * size_of::<Value>())?;
+        self.budget.bytes(size_of::<Dict>() + SMALL)?;
         let mut dict = Dict::default();
         for (key, value) in entries {
             let key = self.evaluate(key, scope)?;
@@ -122,13 +125,15 @@ impl Interpreter<'_> {
     }
 
     fn concat(&self, parts: &[Expr], scope: &Rc<Scope>) -> Result<Value> {
-        let mut out = String::new();
+        let mut out = PaidText::new(&self.budget);
         for part in parts {
             let value = self.evaluate(part, scope)?;
-            out.push_str(&printing::str(&value, &self.budget)?);
+            match value.as_str() {
+                Some(text) => out.push_str(text)?,
+                None => out.push_str(&printing::str(&value, &self.budget)?)?,
+            }
         }
-        self.budget.bytes(out.len())?;
-        Ok(Value::text(out))
+        Ok(Value::text(out.finish()))
     }
 
     fn compare(
@@ -181,6 +186,7 @@ impl Interpreter<'_> {
             let Value::Dict(entries) = self.evaluate(rest, scope)? else {
                 return fail("the argument after ** must be a mapping");
             };
+            self.budget.items::<(Value, Value)>(entries.len(), 0)?;
             for (key, value) in entries.iter() {
                 match key {
                     Value::Str(key) => args.keyword.push((key.text.clone(), value.clone())),
@@ -246,6 +252,7 @@ impl Interpreter<'_> {
         if let Value::Undefined(missing) = value {
             return missing.used();
         }
+        self.pay_for_attribute(value, name)?;
         if let Some(attribute) = self.own_attribute(value, name) {
             return Ok(attribute);
         }
@@ -280,7 +287,7 @@ impl Interpreter<'_> {
         if let Some(found) = found {
             return Ok(found);
         }
-        self.budget.bytes(key.as_str().map_or(0, str::len))?;
+        self.pay_for_attribute(value, key.as_str().unwrap_or_default())?;
         match key.as_str() {
             Some(name) => Ok(self
                 .own_attribute(value, name)
@@ -296,13 +303,23 @@ impl Interpreter<'_> {
     /// The character at an index; negative indexes count from the end.
     fn character(&self, text: &str, index: i128) -> Result<Option<String>> {
         let far = usize::try_from(index.unsigned_abs()).unwrap_or(usize::MAX);
-        self.budget.bytes(far.min(text.len()))?;
+        self.budget.bytes(SMALL)?;
+        self.budget.scans(far.min(text.len()))?;
         let found = if index < 0 {
             text.chars().rev().nth(far - 1)
         } else {
             text.chars().nth(far)
         };
         Ok(found.map(String::from))
+    }
+
+    /// Pays for looking an attribute up, and for the method or the error that is found.
+    pub fn pay_for_attribute(&self, value: &Value, name: &str) -> Result<()> {
+        if let Value::Template = value {
+            self.budget.reads(self.block_count() * size_of::<Value>())?;
+        }
+        self.budget
+            .bytes(name.len().saturating_mul(REPR_GROWTH) + SMALL)
     }
 
     /// Python's `getattr`: methods and properties, not items.

@@ -3,6 +3,7 @@
 use std::cell::Cell;
 use std::rc::Rc;
 
+use super::budget::SMALL;
 use super::call::{Args, int, required};
 use super::dict::Dict;
 use super::error::{FaultKind, Result, TemplateFault, fail};
@@ -84,6 +85,7 @@ fn dict(runtime: &Interpreter<'_>, args: Args) -> Result<Value> {
 
 /// `dict(mapping or pairs, **entries)`
 fn dict_of(runtime: &Interpreter<'_>, args: Args) -> Result<Dict> {
+    runtime.budget.bytes(size_of::<Dict>() + SMALL)?;
     let mut positional = args.positional.into_iter();
     let mut dict = match positional.next() {
         None => Dict::default(),
@@ -105,7 +107,6 @@ fn dict_of(runtime: &Interpreter<'_>, args: Args) -> Result<Dict> {
     for (name, value) in args.keyword {
         dict.insert(Value::text(name), value, &runtime.budget)?;
     }
-    runtime.budget.bytes(dict.len() * 2 * size_of::<Value>())?;
     Ok(dict)
 }
 
@@ -129,7 +130,8 @@ pub(super) fn check_attribute_name(name: &str) -> Result<()> {
     }
 }
 
-fn cycler(_: &Interpreter<'_>, args: Args) -> Result<Value> {
+fn cycler(runtime: &Interpreter<'_>, args: Args) -> Result<Value> {
+    runtime.budget.bytes(SMALL)?;
     if !args.keyword.is_empty() || args.positional.is_empty() {
         return fail("cycler() takes at least one item to cycle through");
     }
@@ -139,7 +141,8 @@ fn cycler(_: &Interpreter<'_>, args: Args) -> Result<Value> {
     })))
 }
 
-fn joiner(_: &Interpreter<'_>, args: Args) -> Result<Value> {
+fn joiner(runtime: &Interpreter<'_>, args: Args) -> Result<Value> {
+    runtime.budget.bytes(SMALL)?;
     let [separator] = args.bind("joiner", ["sep"])?;
     Value::joiner(separator.unwrap_or_else(|| Value::text(", ")))
 }

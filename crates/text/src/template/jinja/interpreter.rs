@@ -16,6 +16,9 @@ use super::strings::repr;
 use super::value::{Callable, Loop, Seq, Value};
 use crate::template::clock::Clock;
 
+/// A macro call and an iteration of a loop make a scope, which costs more than an expression.
+const CALL_STEPS: usize = 4;
+
 /// The cost of keeping a scope or a namespace until the end.
 const KEPT_BYTES: usize = 256;
 
@@ -225,7 +228,7 @@ impl<'t> Interpreter<'t> {
                     self.assign(target, item, scope)?;
                 }
             }
-            Target::Attribute(name, attribute) => match scope.get(name) {
+            Target::Attribute(name, attribute) => match scope.get(name, &self.budget)? {
                 Some(Value::Namespace(attributes)) => {
                     check_attribute_name(attribute)?;
                     let key = Value::text(attribute.clone());
@@ -255,6 +258,7 @@ impl<'t> Interpreter<'t> {
         if let Some(condition) = &definition.condition {
             let mut kept = Vec::with_capacity(items.len());
             for item in items {
+                self.budget.steps(CALL_STEPS)?;
                 let inner = scope.inner();
                 self.assign(&definition.target, item.clone(), &inner)?;
                 if self.evaluate(condition, &inner)?.is_true() {
@@ -279,6 +283,7 @@ impl<'t> Interpreter<'t> {
         // Jinja2 counts an iteration only when it reached the end of the body.
         let mut done_one = false;
         for (index, item) in state.items.items.iter().enumerate() {
+            self.budget.steps(CALL_STEPS)?;
             state.index.set(index);
             let inner = scope.inner();
             inner.set(&name, Value::Loop(state.clone()));
@@ -316,6 +321,10 @@ impl<'t> Interpreter<'t> {
         }
     }
 
+    pub fn block_count(&self) -> usize {
+        self.blocks.len()
+    }
+
     pub fn has_block(&self, name: &str) -> bool {
         self.blocks.iter().any(|block| &*block.name == name)
     }
@@ -334,6 +343,9 @@ impl<'t> Interpreter<'t> {
             positional,
             mut keyword,
         } = args;
+        self.budget.steps(CALL_STEPS)?;
+        self.budget
+            .scans(definition.parameters.len().saturating_mul(keyword.len()))?;
         let mut take = |name: &str| {
             let at = keyword.iter().position(|(key, _)| &**key == name)?;
             Some(keyword.remove(at).1)

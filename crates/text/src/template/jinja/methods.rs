@@ -2,6 +2,7 @@
 
 use std::rc::Rc;
 
+use super::budget::SMALL;
 use super::call::{Args, int, required};
 use super::compare;
 use super::dict::{Dict, View};
@@ -157,7 +158,7 @@ fn sequence_method(
     match name {
         "copy" => {
             let [] = args.places(name)?;
-            runtime.budget.bytes(size_of_val(items))?;
+            runtime.budget.bytes(size_of_val(items) + SMALL)?;
             Value::list(items.to_vec())
         }
         "count" => {
@@ -210,6 +211,7 @@ fn loop_method(
             Ok(args.positional[at].clone())
         }
         _ => {
+            runtime.budget.items::<Value>(args.positional.len(), 0)?;
             let now = Value::tuple(args.positional.clone())?;
             let is_same = match runtime.remember(state, args.positional)? {
                 Some(last) => compare::equal(&Value::tuple(last)?, &now, &runtime.budget)?,

@@ -59,8 +59,15 @@ impl fmt::Debug for Template {
     }
 }
 
+/// The largest source that is parsed. Published templates have up to 60 kB.
+const MAX_SOURCE: usize = 2 << 20;
+
 impl Template {
     pub fn parse(source: &str) -> Result<Self> {
+        if source.len() > MAX_SOURCE {
+            let reason = format!("the template is larger than {MAX_SOURCE} bytes");
+            return Err(TemplateFault::new(FaultKind::Syntax, reason));
+        }
         let parser::Parsed {
             body,
             blocks,

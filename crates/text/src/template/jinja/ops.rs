@@ -1,7 +1,7 @@
 //! Python's arithmetic, on numbers and sequences.
 
 use super::ast::Operator;
-use super::budget::Budget;
+use super::budget::{Budget, SMALL};
 use super::error::{Result, fail, unsupported};
 use super::format;
 use super::strings::escape_html;
@@ -154,17 +154,31 @@ fn add(left: &Value, right: &Value, budget: &Budget) -> Result<Value> {
 
 /// Strings put together; one that is `Markup` escapes the other.
 fn concat(a: &Str, b: &Str, budget: &Budget) -> Result<Value> {
-    budget.bytes(a.text.len() + b.text.len())?;
+    budget.bytes(
+        a.text
+            .len()
+            .saturating_add(b.text.len())
+            .saturating_add(SMALL),
+    )?;
     Ok(match (a.markup, b.markup) {
         (false, false) => Value::text(format!("{}{}", a.text, b.text)),
         (true, true) => Value::Str(Str::markup(format!("{}{}", a.text, b.text))),
-        (true, false) => Value::Str(Str::markup(format!("{}{}", a.text, escape_html(&b.text)))),
-        (false, true) => Value::Str(Str::markup(format!("{}{}", escape_html(&a.text), b.text))),
+        (true, false) => {
+            let escaped = escape_html(&b.text, budget)?;
+            budget.bytes(escaped.len())?;
+            Value::Str(Str::markup(format!("{}{escaped}", a.text)))
+        }
+        (false, true) => {
+            let escaped = escape_html(&a.text, budget)?;
+            budget.bytes(escaped.len())?;
+            Value::Str(Str::markup(format!("{escaped}{}", b.text)))
+        }
     })
 }
 
 fn chain(a: &[Value], b: &[Value], budget: &Budget) -> Result<Vec<Value>> {
-    budget.bytes((a.len() + b.len()) * size_of::<Value>())?;
+    budget.items::<Value>(a.len() + b.len(), 0)?;
+    budget.bytes(SMALL)?;
     Ok(a.iter().chain(b).cloned().collect())
 }
 
@@ -227,7 +241,7 @@ pub(super) fn slice(value: &Value, bounds: [Option<Value>; 3], budget: &Budget) 
     };
     let step = step.unwrap_or(1);
     let pick = |items: &[Value]| -> Result<Vec<Value>> {
-        budget.bytes(size_of_val(items))?;
+        budget.bytes(size_of_val(items) + SMALL)?;
         let places = places(start, stop, step, items.len());
         Ok(places.map(|at| items[at].clone()).collect())
     };
@@ -236,7 +250,8 @@ pub(super) fn slice(value: &Value, bounds: [Option<Value>; 3], budget: &Budget) 
             fail("slice step cannot be zero")
         }
         Value::Str(text) => {
-            budget.bytes(text.text.len())?;
+            // The characters, and the text of those that are kept.
+            budget.bytes(text.text.len().saturating_mul(size_of::<char>() + 1) + SMALL)?;
             let characters: Vec<char> = text.text.chars().collect();
             let places = places(start, stop, step, characters.len());
             let sliced: String = places.map(|at| characters[at]).collect();

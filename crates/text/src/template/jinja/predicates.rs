@@ -63,9 +63,11 @@ const TESTS: &[TestEntry] = tests! {
     "sequence" => |_, value, args| alone(args, is_sequence(value)),
     "iterable" => |_, value, args| alone(args, value.is_iterable()),
     "callable" => |_, value, args| alone(args, is_callable(value)),
-    "sameas" => |_, value, args| {
+    "sameas" => |runtime, value, args| {
         let [other] = args.bind("sameas", ["other"])?;
-        Ok(compare::same(value, &required(other, "sameas", "other")?))
+        let other = required(other, "sameas", "other")?;
+        runtime.budget.reads(other.as_str().map_or(0, str::len))?;
+        Ok(compare::same(value, &other))
     },
     "escaped" => |_, value, args| alone(args, matches!(value, Value::Str(text) if text.markup)),
     "in" => |runtime, value, args| compared(runtime, Comparison::In, value, args),

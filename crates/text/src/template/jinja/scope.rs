@@ -5,6 +5,8 @@ use std::collections::HashMap;
 use std::rc::Rc;
 use std::sync::Arc;
 
+use super::budget::Budget;
+use super::error::Result;
 use super::value::Value;
 
 /// The variables of one block, and the blocks around it.
@@ -24,13 +26,17 @@ impl Scope {
     }
 
     /// The variable of this name, in this block or the nearest around it.
-    pub fn get(&self, name: &str) -> Option<Value> {
+    pub fn get(&self, name: &str, budget: &Budget) -> Result<Option<Value>> {
         let mut scope = self;
         loop {
             if let Some(value) = scope.variables.borrow().get(name) {
-                return Some(value.clone());
+                return Ok(Some(value.clone()));
             }
-            scope = scope.outer.as_deref()?;
+            match scope.outer.as_deref() {
+                Some(outer) => scope = outer,
+                None => return Ok(None),
+            }
+            budget.scans(name.len() + 1)?;
         }
     }
 

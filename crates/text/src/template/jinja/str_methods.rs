@@ -1,14 +1,16 @@
 //! The methods of Python's `str`. On `Markup` they return `Markup` and escape what they insert.
 
+use std::collections::HashSet;
 use std::sync::Arc;
 
+use super::budget::{Budget, PaidText, SMALL};
 use super::call::{self, Args, flag, int, required, text};
 use super::error::{Result, fail};
 use super::format;
 use super::interpreter::Interpreter;
 use super::methods::not_ours;
 use super::ops;
-use super::strings::{escape_html, is_printable, is_space, lines};
+use super::strings::{cased_bytes, escape_html, is_printable, is_space, lines, push_escaped};
 use super::unicode;
 use super::value::{Str, Value};
 
@@ -78,7 +80,9 @@ pub(super) fn call(
     name: &'static str,
     args: Args,
 ) -> Result<Value> {
-    runtime.budget.bytes(string.text.len())?;
+    runtime
+        .budget
+        .bytes(string.text.len().saturating_add(SMALL))?;
     match METHODS.iter().find(|(known, _)| *known == name) {
         Some((_, method)) => method(runtime, string, name, args),
         None => absent(runtime, string, name, args),
@@ -89,9 +93,16 @@ fn absent(_: &Interpreter<'_>, _: &Str, name: &'static str, _: Args) -> Result<V
     not_ours("str", name)
 }
 
-fn transform(_: &Interpreter<'_>, string: &Str, name: &'static str, args: Args) -> Result<Value> {
+fn transform(
+    runtime: &Interpreter<'_>,
+    string: &Str,
+    name: &'static str,
+    args: Args,
+) -> Result<Value> {
     let [] = args.places(name)?;
     let text = &*string.text;
+    runtime.budget.scans(text.len())?;
+    runtime.budget.bytes(cased_bytes(text))?;
     Ok(string.alike(match name {
         "lower" => text.to_lowercase(),
         "upper" => text.to_uppercase(),
@@ -102,9 +113,15 @@ fn transform(_: &Interpreter<'_>, string: &Str, name: &'static str, args: Args) 
     }))
 }
 
-fn quality(_: &Interpreter<'_>, string: &Str, name: &'static str, args: Args) -> Result<Value> {
+fn quality(
+    runtime: &Interpreter<'_>,
+    string: &Str,
+    name: &'static str,
+    args: Args,
+) -> Result<Value> {
     let [] = args.places(name)?;
     let text = &*string.text;
+    runtime.budget.steps(text.len())?;
     let all = |holds: fn(char) -> bool| !text.is_empty() && text.chars().all(holds);
     Ok(Value::Bool(match name {
         "isalnum" => all(char::is_alphanumeric),
@@ -130,11 +147,19 @@ pub(super) fn is_cased(text: &str, wanted: fn(char) -> bool, other: fn(char) -> 
     text.contains(wanted) && !text.contains(other)
 }
 
-fn strip(_: &Interpreter<'_>, string: &Str, name: &'static str, args: Args) -> Result<Value> {
+fn strip(runtime: &Interpreter<'_>, string: &Str, name: &'static str, args: Args) -> Result<Value> {
     let [chars] = args.places(name)?;
-    let set: Option<Vec<char>> = match chars {
+    let set: Option<HashSet<char>> = match chars {
         None | Some(Value::None) => None,
-        Some(chars) => Some(text(chars, name)?.chars().collect()),
+        Some(chars) => {
+            let chars = text(chars, name)?;
+            runtime.budget.scans(chars.len())?;
+            runtime
+                .budget
+                .items::<char>(chars.len(), size_of::<char>())?;
+            runtime.budget.scans(string.text.len())?;
+            Some(chars.chars().collect())
+        }
     };
     let strips = |c: char| match &set {
         Some(set) => set.contains(&c),
@@ -153,15 +178,25 @@ fn split(runtime: &Interpreter<'_>, string: &Str, name: &'static str, args: Args
     let limit = usize::try_from(int(limit, -1)?).unwrap_or(usize::MAX);
     let from_right = name == "rsplit";
     let whole = &*string.text;
+    let pieces = limit.saturating_add(1);
     let parts: Vec<&str> = match separator {
-        None | Some(Value::None) if from_right => words_from_right(whole, limit),
-        None | Some(Value::None) => words(whole, limit),
+        None | Some(Value::None) => {
+            runtime.budget.scans(whole.len())?;
+            let words_found = whole.split(is_space).filter(|word| !word.is_empty());
+            pay_for_parts(words_found.take(pieces).count(), &runtime.budget)?;
+            if from_right {
+                words_from_right(whole, limit)
+            } else {
+                words(whole, limit)
+            }
+        }
         Some(separator) => {
             let separator = text(separator, name)?;
             if separator.is_empty() {
                 return fail("empty separator");
             }
-            let pieces = limit.saturating_add(1);
+            let found = whole.matches(&*separator).take(limit).count();
+            pay_for_parts(found + 1, &runtime.budget)?;
             if from_right {
                 let mut parts: Vec<_> = whole.rsplitn(pieces, &*separator).collect();
                 parts.reverse();
@@ -171,11 +206,16 @@ fn split(runtime: &Interpreter<'_>, string: &Str, name: &'static str, args: Args
             }
         }
     };
-    list(runtime, string, parts)
+    list(string, parts)
 }
 
-fn list(runtime: &Interpreter<'_>, string: &Str, parts: Vec<&str>) -> Result<Value> {
-    runtime.budget.bytes(parts.len() * size_of::<Value>())?;
+/// Pays for the parts of a text, each of which becomes a text of its own.
+fn pay_for_parts(count: usize, budget: &Budget) -> Result<()> {
+    budget.steps(count)?;
+    budget.items::<Value>(count, SMALL)
+}
+
+fn list(string: &Str, parts: Vec<&str>) -> Result<Value> {
     Value::list(parts.into_iter().map(|part| string.alike(part)).collect())
 }
 
@@ -218,12 +258,22 @@ fn split_lines(
     args: Args,
 ) -> Result<Value> {
     let [keep_ends] = args.bind(name, ["keepends"])?;
-    list(runtime, string, lines(&string.text, flag(keep_ends, false)))
+    runtime.budget.scans(string.text.len())?;
+    let lines = lines(&string.text, flag(keep_ends, false), &runtime.budget)?;
+    pay_for_parts(lines.len(), &runtime.budget)?;
+    list(string, lines)
 }
 
-fn partition(_: &Interpreter<'_>, string: &Str, name: &'static str, args: Args) -> Result<Value> {
+fn partition(
+    runtime: &Interpreter<'_>,
+    string: &Str,
+    name: &'static str,
+    args: Args,
+) -> Result<Value> {
     let [separator] = args.places(name)?;
     let separator = text(required(separator, name, "sep")?, name)?;
+    pay_for_parts(3, &runtime.budget)?;
+    runtime.budget.bytes(separator.len())?;
     if separator.is_empty() {
         return fail("empty separator");
     }
@@ -244,17 +294,17 @@ fn partition(_: &Interpreter<'_>, string: &Str, name: &'static str, args: Args) 
 
 fn join(runtime: &Interpreter<'_>, string: &Str, name: &'static str, args: Args) -> Result<Value> {
     let [items] = args.places(name)?;
-    let mut out = String::new();
+    let mut out = PaidText::new(&runtime.budget);
     let items = required(items, name, "iterable")?.items(&runtime.budget)?;
     for (index, item) in items.iter().enumerate() {
         if index > 0 {
-            out.push_str(&string.text);
+            out.push_str(&string.text)?;
         }
         match item {
             Value::Str(item) if string.markup && !item.markup => {
-                out.push_str(&escape_html(&item.text));
+                push_escaped(&mut out, &item.text)?;
             }
-            Value::Str(item) => out.push_str(&item.text),
+            Value::Str(item) => out.push_str(&item.text)?,
             other => {
                 let kind = other.type_name();
                 return fail(format!(
@@ -262,10 +312,8 @@ fn join(runtime: &Interpreter<'_>, string: &Str, name: &'static str, args: Args)
                 ));
             }
         }
-        runtime.budget.bytes(string.text.len())?;
     }
-    runtime.budget.bytes(out.len())?;
-    Ok(string.alike(out))
+    Ok(string.alike(out.finish()))
 }
 
 fn replace(
@@ -276,7 +324,8 @@ fn replace(
 ) -> Result<Value> {
     let [old, new, limit] = args.places(name)?;
     let old = text(required(old, name, "old")?, name)?;
-    let new = inserted(string, required(new, name, "new")?, name)?;
+    let new = required(new, name, "new")?;
+    let new = inserted(string, new, name, &runtime.budget)?;
     let limit = usize::try_from(int(limit, -1)?).unwrap_or(usize::MAX);
     replaced(runtime, &string.text, &old, &new, limit).map(|text| string.alike(text))
 }
@@ -289,6 +338,7 @@ pub(super) fn replaced(
     new: &str,
     limit: usize,
 ) -> Result<String> {
+    runtime.budget.reads(text.len().saturating_add(old.len()))?;
     let found = text.matches(old).take(limit).count();
     runtime
         .budget
@@ -297,9 +347,11 @@ pub(super) fn replaced(
 }
 
 /// Text that a method puts in, escaped for `Markup`.
-fn inserted(string: &Str, value: Value, name: &str) -> Result<Arc<str>> {
+fn inserted(string: &Str, value: Value, name: &str, budget: &Budget) -> Result<Arc<str>> {
     match value {
-        Value::Str(new) if string.markup && !new.markup => Ok(escape_html(&new.text).into()),
+        Value::Str(new) if string.markup && !new.markup => {
+            Ok(escape_html(&new.text, budget)?.into())
+        }
         value => text(value, name),
     }
 }
@@ -343,9 +395,10 @@ fn window(text: &str, start: Option<Value>, stop: Option<Value>) -> Result<Optio
     Ok(Some((&text[place(start)..place(stop)], start as usize)))
 }
 
-fn find(_: &Interpreter<'_>, string: &Str, name: &'static str, args: Args) -> Result<Value> {
+fn find(runtime: &Interpreter<'_>, string: &Str, name: &'static str, args: Args) -> Result<Value> {
     let [part, start, stop] = args.places(name)?;
     let part = text(required(part, name, "sub")?, name)?;
+    runtime.budget.reads(part.len())?;
     let found = window(&string.text, start, stop)?.and_then(|(window, offset)| {
         let at = match name {
             "rfind" | "rindex" => window.rfind(&*part),
@@ -360,18 +413,22 @@ fn find(_: &Interpreter<'_>, string: &Str, name: &'static str, args: Args) -> Re
     }
 }
 
-fn count(_: &Interpreter<'_>, string: &Str, name: &'static str, args: Args) -> Result<Value> {
+fn count(runtime: &Interpreter<'_>, string: &Str, name: &'static str, args: Args) -> Result<Value> {
     let [part, start, stop] = args.places(name)?;
     let part = text(required(part, name, "sub")?, name)?;
+    runtime.budget.reads(part.len())?;
     let window = window(&string.text, start, stop)?;
     let count = window.map_or(0, |(window, _)| window.matches(&*part).count());
     Ok(Value::Int(count as i128))
 }
 
-fn ends(_: &Interpreter<'_>, string: &Str, name: &'static str, args: Args) -> Result<Value> {
+fn ends(runtime: &Interpreter<'_>, string: &Str, name: &'static str, args: Args) -> Result<Value> {
     let [part, start, stop] = args.places(name)?;
     let parts = match required(part, name, "prefix or suffix")? {
-        Value::Tuple(seq) => seq.items.clone(),
+        Value::Tuple(seq) => {
+            runtime.budget.items::<Value>(seq.items.len(), 0)?;
+            seq.items.clone()
+        }
         part @ Value::Str(_) => vec![part],
         other => {
             let kind = other.type_name();
@@ -383,6 +440,8 @@ fn ends(_: &Interpreter<'_>, string: &Str, name: &'static str, args: Args) -> Re
     let window = window(&string.text, start, stop)?;
     for part in parts {
         let part = text(part, name)?;
+        runtime.budget.steps(1)?;
+        runtime.budget.reads(part.len())?;
         let holds = window.is_some_and(|(window, _)| match name {
             "startswith" => window.starts_with(&*part),
             _ => window.ends_with(&*part),
@@ -403,7 +462,7 @@ fn justify(
     let [width, fill] = args.places(name)?;
     let width = int(Some(required(width, name, "width")?), 0)?;
     let fill = match fill {
-        Some(fill) => inserted(string, fill, name)?,
+        Some(fill) => inserted(string, fill, name, &runtime.budget)?,
         None => Arc::from(" "),
     };
     if fill.chars().count() != 1 {
@@ -411,7 +470,9 @@ fn justify(
     }
     let length = string.text.chars().count();
     let missing = call::count(width).saturating_sub(length);
-    runtime.budget.bytes(missing)?;
+    // The padding is built, and then copied beside the text.
+    let padding = missing.saturating_mul(fill.len()).saturating_mul(2);
+    runtime.budget.bytes(padding)?;
     let before = match name {
         "ljust" => 0,
         "rjust" => missing,
@@ -427,7 +488,7 @@ fn zfill(runtime: &Interpreter<'_>, string: &Str, name: &'static str, args: Args
     let width = int(Some(required(width, name, "width")?), 0)?;
     let length = string.text.chars().count();
     let missing = call::count(width).saturating_sub(length);
-    runtime.budget.bytes(missing)?;
+    runtime.budget.bytes(missing.saturating_mul(2))?;
     let digits = string.text.strip_prefix(['+', '-']).unwrap_or(&string.text);
     let sign = &string.text[..string.text.len() - digits.len()];
     Ok(string.alike(format!("{sign}{}{digits}", "0".repeat(missing))))
@@ -441,19 +502,18 @@ fn expand_tabs(
 ) -> Result<Value> {
     let [size] = args.bind(name, ["tabsize"])?;
     let size = usize::try_from(int(size, 8)?).unwrap_or(0);
-    let mut out = String::new();
+    let mut out = PaidText::new(&runtime.budget);
     let mut column = 0;
     for c in string.text.chars() {
         match c {
             '\t' if size == 0 => {}
             '\t' => {
                 let spaces = size - column % size;
-                runtime.budget.bytes(spaces)?;
-                out.push_str(&" ".repeat(spaces));
+                out.push_repeated(" ", spaces)?;
                 column += spaces;
             }
             c => {
-                out.push(c);
+                out.push(c)?;
                 column = if matches!(c, '\n' | '\r') {
                     0
                 } else {
@@ -462,7 +522,7 @@ fn expand_tabs(
             }
         }
     }
-    Ok(string.alike(out))
+    Ok(string.alike(out.finish()))
 }
 
 fn format_map(
@@ -474,6 +534,7 @@ fn format_map(
     let [Some(Value::Dict(mapping))] = args.places(name)? else {
         return fail("format_map() takes a mapping");
     };
+    runtime.budget.items::<(Value, Value)>(mapping.len(), 0)?;
     let mut args = Args::default();
     for (key, value) in mapping.iter() {
         if let Value::Str(key) = key {

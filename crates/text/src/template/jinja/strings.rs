@@ -2,6 +2,7 @@
 
 use std::fmt::Write as _;
 
+use super::budget::{Budget, PaidText};
 use super::error::{FaultKind, Result, TemplateFault};
 
 /// `str.isspace` of one character: Unicode's white space and the four ASCII separators.
@@ -17,7 +18,8 @@ fn ends_line(c: char) -> bool {
 }
 
 /// `str.splitlines`.
-pub(super) fn lines(text: &str, keep_ends: bool) -> Vec<&str> {
+pub(super) fn lines<'t>(text: &'t str, keep_ends: bool, budget: &Budget) -> Result<Vec<&'t str>> {
+    budget.items::<&str>(text.matches(ends_line).count() + 1, 0)?;
     let mut lines = Vec::new();
     let mut rest = text;
     while let Some(end) = rest.find(ends_line) {
@@ -36,24 +38,42 @@ pub(super) fn lines(text: &str, keep_ends: bool) -> Vec<&str> {
     if !rest.is_empty() {
         lines.push(rest);
     }
-    lines
+    Ok(lines)
+}
+
+/// The most bytes that a text takes after a change of case.
+pub(super) fn cased_bytes(text: &str) -> usize {
+    if text.is_ascii() {
+        text.len()
+    } else {
+        text.len().saturating_mul(3)
+    }
 }
 
 /// `markupsafe.escape`.
-pub(super) fn escape_html(text: &str) -> String {
-    let mut out = String::with_capacity(text.len());
+pub(super) fn escape_html(text: &str, budget: &Budget) -> Result<String> {
+    let mut out = PaidText::new(budget);
+    push_escaped(&mut out, text)?;
+    Ok(out.finish())
+}
+
+/// Appends a text as `markupsafe.escape` writes it.
+pub(super) fn push_escaped(out: &mut PaidText<'_>, text: &str) -> Result<()> {
     for c in text.chars() {
         match c {
-            '&' => out.push_str("&amp;"),
-            '<' => out.push_str("&lt;"),
-            '>' => out.push_str("&gt;"),
-            '"' => out.push_str("&#34;"),
-            '\'' => out.push_str("&#39;"),
-            c => out.push(c),
+            '&' => out.push_str("&amp;")?,
+            '<' => out.push_str("&lt;")?,
+            '>' => out.push_str("&gt;")?,
+            '"' => out.push_str("&#34;")?,
+            '\'' => out.push_str("&#39;")?,
+            c => out.push(c)?,
         }
     }
-    out
+    Ok(())
 }
+
+/// The most bytes by which [`repr`] writes one.
+pub(super) const REPR_GROWTH: usize = 4;
 
 /// `repr(str)`: single quotes, or double ones if only they need no escape.
 pub(super) fn repr(text: &str) -> String {
@@ -77,6 +97,13 @@ pub(super) fn repr(text: &str) -> String {
     }
     out.push(quote);
     out
+}
+
+/// [`repr`], paid for before it is built.
+pub(super) fn paid_repr(text: &str, budget: &Budget) -> Result<String> {
+    budget.scans(text.len())?;
+    budget.bytes(text.len().saturating_mul(REPR_GROWTH))?;
+    Ok(repr(text))
 }
 
 /// A character by its code, as `repr` and `ascii` write it.
@@ -214,9 +241,10 @@ mod tests {
     #[test]
     fn lines_split_like_python() {
         let text = "a\nb\r\nc\u{2028}d\u{1c}\r";
-        assert_eq!(lines(text, false), ["a", "b", "c", "d", ""]);
-        assert_eq!(lines(text, true).concat(), text);
-        assert!(lines("", false).is_empty());
+        let split = |text, keep_ends| lines(text, keep_ends, &Budget::for_input(0)).unwrap();
+        assert_eq!(split(text, false), ["a", "b", "c", "d", ""]);
+        assert_eq!(split(text, true).concat(), text);
+        assert!(split("", false).is_empty());
     }
 
     #[test]

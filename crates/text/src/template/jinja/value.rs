@@ -7,7 +7,7 @@ use std::sync::Arc;
 use serde_json::Value as Json;
 
 use super::ast::{For, Literal, Macro};
-use super::budget::{Budget, VALUE_DEPTH, limit};
+use super::budget::{Budget, SMALL, VALUE_DEPTH, limit};
 use super::dict::{Dict, View};
 use super::error::{FaultKind, Result, TemplateFault, fail};
 use super::globals::Function;
@@ -132,6 +132,7 @@ impl Value {
 
     /// A JSON value.
     pub fn from_json(json: &Json, budget: &Budget) -> Result<Self> {
+        budget.steps(1)?;
         Ok(match json {
             Json::Null => Self::None,
             Json::Bool(flag) => Self::Bool(*flag),
@@ -140,8 +141,12 @@ impl Value {
                 (None, Some(number)) => Self::Int(number.into()),
                 (None, None) => Self::Float(number.as_f64().unwrap_or(f64::NAN)),
             },
-            Json::String(text) => Self::text(text.as_str()),
+            Json::String(text) => {
+                budget.bytes(text.len())?;
+                Self::text(text.as_str())
+            }
             Json::Array(items) => {
+                budget.items::<Value>(items.len(), 0)?;
                 let items = items.iter().map(|item| Self::from_json(item, budget));
                 Self::list(items.collect::<Result<_>>()?)?
             }
@@ -246,26 +251,36 @@ impl Value {
 
     /// `list(iter(value))`; a generator is empty afterwards.
     pub fn items(&self, budget: &Budget) -> Result<Vec<Value>> {
-        let items = match self {
+        let pay = |count: usize, extra: usize| {
+            budget.steps(count)?;
+            budget.items::<Value>(count, extra)
+        };
+        Ok(match self {
             Self::Undefined(_) => Vec::new(),
             Self::Str(text) => {
+                budget.reads(text.text.len())?;
+                pay(text.text.chars().count(), SMALL)?;
                 let mut buffer = [0; 4];
                 let character = |c: char| Self::text(&*c.encode_utf8(&mut buffer));
                 text.text.chars().map(character).collect()
             }
-            Self::List(seq) | Self::Tuple(seq) => seq.items.clone(),
-            Self::Dict(dict) => dict.view(View::Keys)?,
-            Self::View(view, dict) => dict.view(*view)?,
+            Self::List(seq) | Self::Tuple(seq) => {
+                pay(seq.items.len(), 0)?;
+                seq.items.clone()
+            }
+            Self::Dict(dict) => dict.view(View::Keys, budget)?,
+            Self::View(view, dict) => dict.view(*view, budget)?,
             Self::Range(range) => {
-                budget.steps(range.len())?;
+                pay(range.len(), 0)?;
                 range.iter().map(Self::Int).collect()
             }
-            Self::Iterator(generator) => generator.items.borrow_mut().by_ref().collect(),
+            Self::Iterator(generator) => {
+                let mut items = generator.items.borrow_mut();
+                pay(items.len(), 0)?;
+                items.by_ref().collect()
+            }
             other => return fail(format!("'{}' object is not iterable", other.type_name())),
-        };
-        budget.steps(items.len())?;
-        budget.bytes(items.len() * size_of::<Value>())?;
-        Ok(items)
+        })
     }
 
     /// The next item, as `next(iter(value))`.

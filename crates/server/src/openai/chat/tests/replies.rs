@@ -383,3 +383,48 @@ async fn grammar_of_llama_cpp_constrains() {
     assert_eq!(reply.status(), StatusCode::OK, "{}", reply.text());
     assert_eq!(reply.json()["choices"][0]["message"]["content"], "aaaaa");
 }
+
+#[tokio::test]
+async fn last_message_is_continued() {
+    let messages = |last: Value| json!([{ "role": "user", "content": "hi" }, last]);
+    let prefix = json!({ "role": "assistant", "content": "Hel", "prefix": true });
+    let plain = json!({ "role": "assistant", "content": "Hel" });
+    let cases = [
+        json!({ "messages": messages(prefix) }),
+        json!({ "messages": messages(plain.clone()), "continue_final_message": true }),
+        json!({
+            "messages": messages(plain.clone()),
+            "continue_final_message": true, "add_generation_prompt": false,
+        }),
+    ];
+    for case in cases {
+        let answer = post_chat("Hello!", &case).await;
+        assert_eq!(answer["choices"][0]["message"]["content"], "lo!", "{case}");
+    }
+    let new_turn = json!({ "messages": messages(plain) });
+    let answer = post_chat("Hello!", &new_turn).await;
+    assert_eq!(answer["choices"][0]["message"]["content"], "Hello!");
+}
+
+#[tokio::test]
+async fn impossible_continuations_name_their_field() {
+    let user = json!({ "role": "user", "content": "hi", "prefix": true });
+    let assistant = json!({ "role": "assistant", "content": "Hel" });
+    let cases = [
+        (json!({ "continue_final_message": true }), "messages"),
+        (json!({ "messages": [user] }), "messages[0].prefix"),
+        (
+            json!({
+                "messages": [assistant], "continue_final_message": true,
+                "add_generation_prompt": true,
+            }),
+            "add_generation_prompt",
+        ),
+    ];
+    let server = Harness::saying("Hello!");
+    for (more, param) in cases {
+        let reply = server.post(ROUTE, &request(&more)).await;
+        assert_eq!(reply.status(), StatusCode::BAD_REQUEST, "{more}");
+        assert_eq!(reply.json()["error"]["param"], param, "{more}");
+    }
+}

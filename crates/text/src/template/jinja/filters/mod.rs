@@ -96,7 +96,10 @@ pub(super) fn find(name: &str) -> Option<Filter> {
 /// Applies a filter by its name, as `map` does.
 fn apply(runtime: &Interpreter<'_>, name: &Value, value: Value, args: Args) -> Result<Value> {
     match name.as_str().and_then(find) {
-        Some(filter) => (filter.apply)(runtime, value, args),
+        Some(filter) => {
+            runtime.budget.steps(1)?;
+            (filter.apply)(runtime, value, args)
+        }
         None => {
             let name = printing::repr(name, &runtime.budget)?;
             unsupported(format!("No filter named {name}."))
@@ -143,6 +146,7 @@ fn attr(runtime: &Interpreter<'_>, value: Value, args: Args) -> Result<Value> {
     if let Value::Undefined(missing) = &value {
         return missing.used();
     }
+    runtime.pay_for_attribute(&value, &name.text)?;
     Ok(runtime
         .own_attribute(&value, &name.text)
         .unwrap_or_else(|| {
@@ -169,14 +173,18 @@ fn escape(runtime: &Interpreter<'_>, value: Value, args: Args) -> Result<Value> 
     let [] = args.places("escape")?;
     match soft_str(runtime, value)? {
         text if text.markup => Ok(Value::Str(text)),
-        text => Ok(Value::Str(Str::markup(escape_html(&text.text)))),
+        text => Ok(Value::Str(Str::markup(escape_html(
+            &text.text,
+            &runtime.budget,
+        )?))),
     }
 }
 
 fn force_escape(runtime: &Interpreter<'_>, value: Value, args: Args) -> Result<Value> {
     let [] = args.places("forceescape")?;
     let text = soft_str(runtime, value)?;
-    Ok(Value::Str(Str::markup(escape_html(&text.text))))
+    let escaped = escape_html(&text.text, &runtime.budget)?;
+    Ok(Value::Str(Str::markup(escaped)))
 }
 
 /// `json.dumps` with the arguments `transformers` passes on.

@@ -20,7 +20,8 @@ pub(super) fn abs(_: &Interpreter<'_>, value: Value, args: Args) -> Result<Value
 }
 
 /// `int(value)`, then `int(float(value))`, then the default.
-pub(super) fn int(_: &Interpreter<'_>, value: Value, args: Args) -> Result<Value> {
+pub(super) fn int(runtime: &Interpreter<'_>, value: Value, args: Args) -> Result<Value> {
+    runtime.budget.bytes(value.as_str().map_or(0, str::len))?;
     let [default, base] = args.bind("int", ["default", "base"])?;
     let base = call::int(base, 10)?;
     let number = match &value {
@@ -77,7 +78,8 @@ fn parse_float(text: &str) -> Option<f64> {
     }
 }
 
-pub(super) fn float(_: &Interpreter<'_>, value: Value, args: Args) -> Result<Value> {
+pub(super) fn float(runtime: &Interpreter<'_>, value: Value, args: Args) -> Result<Value> {
+    runtime.budget.bytes(value.as_str().map_or(0, str::len))?;
     let [default] = args.bind("float", ["default"])?;
     let number = match &value {
         Value::Undefined(missing) => return missing.used(),

@@ -4,6 +4,7 @@ use std::cmp::Ordering;
 use std::rc::Rc;
 
 use crate::template::jinja::ast::Operator;
+use crate::template::jinja::budget::{Budget, SMALL};
 use crate::template::jinja::call::{Args, flag, required};
 use crate::template::jinja::compare;
 use crate::template::jinja::dict::Dict;
@@ -11,6 +12,7 @@ use crate::template::jinja::error::{Result, fail};
 use crate::template::jinja::interpreter::Interpreter;
 use crate::template::jinja::ops;
 use crate::template::jinja::predicates;
+use crate::template::jinja::strings::cased_bytes;
 use crate::template::jinja::value::{Seq, Value};
 
 use super::sequences::sorted;
@@ -19,12 +21,16 @@ use super::sequences::sorted;
 struct Path(Vec<Value>);
 
 impl Path {
-    fn new(attribute: Option<&Value>) -> Self {
-        Self(match attribute {
+    fn new(attribute: Option<&Value>, budget: &Budget) -> Result<Self> {
+        Ok(Self(match attribute {
             None | Some(Value::None) => Vec::new(),
-            Some(Value::Str(path)) => path.text.split('.').map(path_part).collect(),
+            Some(Value::Str(path)) => {
+                budget.bytes(path.text.len())?;
+                budget.items::<Value>(path.text.matches('.').count() + 1, SMALL)?;
+                path.text.split('.').map(path_part).collect()
+            }
             Some(other) => vec![other.clone()],
-        })
+        }))
     }
 
     /// `default` replaces undefined values on the path.
@@ -36,6 +42,7 @@ impl Path {
     ) -> Result<Value> {
         let mut value = item.clone();
         for part in &self.0 {
+            runtime.budget.steps(1)?;
             value = runtime.item(&value, part)?;
             if let (Value::Undefined(_), Some(default)) = (&value, default) {
                 value = default.clone();
@@ -60,7 +67,8 @@ pub(super) fn ignore_case(
 ) -> Result<Value> {
     match value {
         Value::Str(text) if !case_sensitive => {
-            runtime.budget.bytes(text.text.len())?;
+            runtime.budget.scans(text.text.len())?;
+            runtime.budget.bytes(cased_bytes(&text.text))?;
             Ok(text.alike(text.text.to_lowercase()))
         }
         other => Ok(other.clone()),
@@ -82,7 +90,7 @@ pub(super) fn map(runtime: &Interpreter<'_>, value: Value, mut args: Args) -> Re
     let mut mapped = Vec::with_capacity(items.len());
     if args.positional.is_empty() && by_attribute {
         let [attribute, default] = args.bind("map", ["attribute", "default"])?;
-        let path = Path::new(attribute.as_ref());
+        let path = Path::new(attribute.as_ref(), &runtime.budget)?;
         let default = default.filter(|default| !matches!(default, Value::None));
         for item in &items {
             mapped.push(path.follow(runtime, item, default.as_ref())?);
@@ -93,7 +101,8 @@ pub(super) fn map(runtime: &Interpreter<'_>, value: Value, mut args: Args) -> Re
         }
         let name = args.positional.remove(0);
         for item in items {
-            mapped.push(super::apply(runtime, &name, item, args.clone())?);
+            let args = args.duplicate(&runtime.budget)?;
+            mapped.push(super::apply(runtime, &name, item, args)?);
         }
     }
     Value::iterator(mapped)
@@ -137,17 +146,20 @@ fn chosen(
     let path = if by_attribute {
         match next(&mut args) {
             None => return fail("Missing parameter for attribute name"),
-            attribute => Path::new(attribute.as_ref()),
+            attribute => Path::new(attribute.as_ref(), &runtime.budget)?,
         }
     } else {
-        Path::new(None)
+        Path(Vec::new())
     };
     let test = next(&mut args);
     let mut chosen = Vec::new();
     for item in items {
         let looked_at = path.follow(runtime, &item, None)?;
         let answer = match &test {
-            Some(name) => predicates::holds(runtime, name, &looked_at, args.clone())?,
+            Some(name) => {
+                let args = args.duplicate(&runtime.budget)?;
+                predicates::holds(runtime, name, &looked_at, args)?
+            }
             None => looked_at.is_true(),
         };
         if answer == wanted {
@@ -163,15 +175,18 @@ pub(super) fn sort(runtime: &Interpreter<'_>, value: Value, args: Args) -> Resul
     let case_sensitive = flag(case_sensitive, false);
     let paths: Vec<Path> = match &attribute {
         Some(Value::Str(names)) => {
+            runtime.budget.bytes(names.text.len())?;
+            let count = names.text.matches(',').count() + 1;
+            runtime.budget.items::<Path>(count, SMALL)?;
+            let path = |name| Path::new(Some(&Value::text(name)), &runtime.budget);
             let names = names.text.split(',');
-            names
-                .map(|name| Path::new(Some(&Value::text(name))))
-                .collect()
+            names.map(path).collect::<Result<_>>()?
         }
-        other => vec![Path::new(other.as_ref())],
+        other => vec![Path::new(other.as_ref(), &runtime.budget)?],
     };
     let mut pairs = Vec::new();
     for item in value.items(&runtime.budget)? {
+        runtime.budget.items::<Value>(paths.len() + 2, SMALL)?;
         let key = paths.iter().map(|path| {
             let value = path.follow(runtime, &item, None)?;
             ignore_case(runtime, &value, case_sensitive)
@@ -184,7 +199,7 @@ pub(super) fn sort(runtime: &Interpreter<'_>, value: Value, args: Args) -> Resul
 pub(super) fn unique(runtime: &Interpreter<'_>, value: Value, args: Args) -> Result<Value> {
     let [case_sensitive, attribute] = args.bind("unique", ["case_sensitive", "attribute"])?;
     let case_sensitive = flag(case_sensitive, false);
-    let path = Path::new(attribute.as_ref());
+    let path = Path::new(attribute.as_ref(), &runtime.budget)?;
     let mut seen = Dict::default();
     let mut kept = Vec::new();
     for item in value.items(&runtime.budget)? {
@@ -215,7 +230,7 @@ fn extreme(
 ) -> Result<Value> {
     let [case_sensitive, attribute] = args.bind("min", ["case_sensitive", "attribute"])?;
     let case_sensitive = flag(case_sensitive, false);
-    let path = Path::new(attribute.as_ref());
+    let path = Path::new(attribute.as_ref(), &runtime.budget)?;
     let mut best: Option<(Value, Value)> = None;
     for item in value.items(&runtime.budget)? {
         let key = path.follow(runtime, &item, None)?;
@@ -236,7 +251,7 @@ fn extreme(
 
 pub(super) fn sum(runtime: &Interpreter<'_>, value: Value, args: Args) -> Result<Value> {
     let [attribute, start] = args.bind("sum", ["attribute", "start"])?;
-    let path = Path::new(attribute.as_ref());
+    let path = Path::new(attribute.as_ref(), &runtime.budget)?;
     let mut total = start.unwrap_or(Value::Int(0));
     if let Value::Str(_) = total {
         return fail("sum() can't sum strings");
@@ -251,13 +266,16 @@ pub(super) fn sum(runtime: &Interpreter<'_>, value: Value, args: Args) -> Result
 pub(super) fn groupby(runtime: &Interpreter<'_>, value: Value, args: Args) -> Result<Value> {
     let parameters = ["attribute", "default", "case_sensitive"];
     let [attribute, default, case_sensitive] = args.bind("groupby", parameters)?;
-    let path = Path::new(Some(&required(attribute, "groupby", "attribute")?));
+    let attribute = required(attribute, "groupby", "attribute")?;
+    let path = Path::new(Some(&attribute), &runtime.budget)?;
     let default = default.filter(|default| !matches!(default, Value::None));
     let case_sensitive = flag(case_sensitive, false);
     let mut pairs = Vec::new();
     for item in value.items(&runtime.budget)? {
         let key = path.follow(runtime, &item, default.as_ref())?;
         let compared = ignore_case(runtime, &key, case_sensitive)?;
+        // Four values here, two more and a list in a group.
+        runtime.budget.items::<Value>(6, SMALL)?;
         pairs.push((compared, (key, item)));
     }
     let pairs = compare::sorted(pairs, &|pair| &pair.0, &runtime.budget)?;

@@ -1,5 +1,6 @@
 //! Filters that split and join sequences.
 
+use crate::template::jinja::budget::SMALL;
 use crate::template::jinja::call::{self, Args, flag, required};
 use crate::template::jinja::compare;
 use crate::template::jinja::dict::View;
@@ -70,6 +71,7 @@ pub(super) fn dictsort(runtime: &Interpreter<'_>, value: Value, args: Args) -> R
     };
     let case_sensitive = flag(case_sensitive, false);
     let pairs = Value::View(View::Items, dict.clone()).items(&runtime.budget)?;
+    runtime.budget.items::<(Value, Value)>(dict.len(), 0)?;
     let keys = dict.iter().map(|(key, value)| {
         let sorted_by = if by_value { value } else { key };
         ignore_case(runtime, sorted_by, case_sensitive)
@@ -103,6 +105,9 @@ pub(super) fn batch(runtime: &Interpreter<'_>, value: Value, args: Args) -> Resu
         return fail("batch: `linecount` must be above zero");
     };
     let items = value.items(&runtime.budget)?;
+    runtime.budget.items::<Value>(items.len(), 0)?;
+    let batch_count = items.len().div_ceil(count);
+    runtime.budget.items::<Value>(batch_count, SMALL)?;
     let mut batches = Vec::new();
     for chunk in items.chunks(count) {
         let mut batch = chunk.to_vec();
@@ -124,9 +129,11 @@ pub(super) fn slice(runtime: &Interpreter<'_>, value: Value, args: Args) -> Resu
         return fail("slice: `slices` must be above zero");
     };
     let items = value.items(&runtime.budget)?;
+    runtime.budget.items::<Value>(items.len(), 0)?;
+    // Each slice may end with a fill.
     runtime
         .budget
-        .bytes(count.saturating_mul(size_of::<Value>()))?;
+        .items::<Value>(count, size_of::<Value>() + SMALL)?;
     let (each, longer) = (items.len() / count, items.len() % count);
     let mut slices = Vec::with_capacity(count);
     let mut rest = &items[..];

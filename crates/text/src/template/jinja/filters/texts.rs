@@ -1,16 +1,16 @@
 //! Filters that make text.
 
-use std::fmt::Write as _;
 use std::rc::Rc;
 
+use crate::template::jinja::budget::{Budget, PaidText};
 use crate::template::jinja::call::{self, Args, flag, required};
-use crate::template::jinja::dict::Dict;
+use crate::template::jinja::dict::{Dict, View};
 use crate::template::jinja::error::{Result, fail};
 use crate::template::jinja::format::percent;
 use crate::template::jinja::interpreter::Interpreter;
 use crate::template::jinja::printing;
 use crate::template::jinja::str_methods;
-use crate::template::jinja::strings::{escape_html, is_space, lines};
+use crate::template::jinja::strings::{cased_bytes, escape_html, is_space, lines, push_escaped};
 use crate::template::jinja::value::{Str, Value};
 
 use super::soft_str;
@@ -49,15 +49,17 @@ pub(super) fn join(runtime: &Interpreter<'_>, value: Value, args: Args) -> Resul
         Some(separator) => printing::str(&separator, &runtime.budget)?,
         None => String::new(),
     };
-    let mut out = String::new();
+    let mut out = PaidText::new(&runtime.budget);
     for (index, item) in items.items(&runtime.budget)?.iter().enumerate() {
         if index > 0 {
-            runtime.budget.bytes(separator.len())?;
-            out.push_str(&separator);
+            out.push_str(&separator)?;
         }
-        out.push_str(&printing::str(item, &runtime.budget)?);
+        match item.as_str() {
+            Some(text) => out.push_str(text)?,
+            None => out.push_str(&printing::str(item, &runtime.budget)?)?,
+        }
     }
-    Ok(Value::text(out))
+    Ok(Value::text(out.finish()))
 }
 
 pub(super) fn replace(runtime: &Interpreter<'_>, value: Value, args: Args) -> Result<Value> {
@@ -77,6 +79,8 @@ pub(super) fn replace(runtime: &Interpreter<'_>, value: Value, args: Args) -> Re
 pub(super) fn title(runtime: &Interpreter<'_>, value: Value, args: Args) -> Result<Value> {
     let [] = args.places("title")?;
     let text = soft_str(runtime, value)?;
+    runtime.budget.scans(text.text.len())?;
+    runtime.budget.bytes(cased_bytes(&text.text))?;
     let mut out = String::with_capacity(text.text.len());
     let mut starts = true;
     for c in text.text.chars() {
@@ -87,7 +91,6 @@ pub(super) fn title(runtime: &Interpreter<'_>, value: Value, args: Args) -> Resu
         }
         starts = is_space(c) || "-({[<".contains(c);
     }
-    runtime.budget.bytes(out.len())?;
     Ok(Value::text(out))
 }
 
@@ -99,7 +102,10 @@ pub(super) fn indent(runtime: &Interpreter<'_>, value: Value, args: Args) -> Res
         other => return fail(format!("'{}' cannot be indented", other.type_name())),
     };
     let indention = match width {
-        Some(Value::Str(indention)) => indention.text.to_string(),
+        Some(Value::Str(indention)) => {
+            runtime.budget.bytes(indention.text.len())?;
+            indention.text.to_string()
+        }
         width => {
             let width = call::count(call::int(width, 4)?);
             runtime.budget.bytes(width)?;
@@ -107,11 +113,13 @@ pub(super) fn indent(runtime: &Interpreter<'_>, value: Value, args: Args) -> Res
         }
     };
     let (first, blank) = (flag(first, false), flag(blank, false));
+    runtime.budget.bytes(text.text.len() + 1)?;
     let with_end = format!("{}\n", text.text);
-    let mut out = String::new();
-    for (index, line) in lines(&with_end, false).into_iter().enumerate() {
+    let mut out = PaidText::new(&runtime.budget);
+    let lines = lines(&with_end, false, &runtime.budget)?;
+    for (index, line) in lines.into_iter().enumerate() {
         if index > 0 {
-            out.push('\n');
+            out.push('\n')?;
         }
         let indents = if index == 0 {
             first
@@ -119,13 +127,11 @@ pub(super) fn indent(runtime: &Interpreter<'_>, value: Value, args: Args) -> Res
             blank || !line.is_empty()
         };
         if indents {
-            runtime.budget.bytes(indention.len())?;
-            out.push_str(&indention);
+            out.push_str(&indention)?;
         }
-        out.push_str(line);
+        out.push_str(line)?;
     }
-    runtime.budget.bytes(out.len())?;
-    Ok(text.alike(out))
+    Ok(text.alike(out.finish()))
 }
 
 pub(super) fn truncate(runtime: &Interpreter<'_>, value: Value, args: Args) -> Result<Value> {
@@ -140,6 +146,10 @@ pub(super) fn truncate(runtime: &Interpreter<'_>, value: Value, args: Args) -> R
     };
     let limit = |value, default| Ok(usize::try_from(call::int(value, default)?).unwrap_or(0));
     let (length, leeway) = (limit(length, 255)?, limit(leeway, 5)?);
+    runtime.budget.scans(text.text.len())?;
+    runtime
+        .budget
+        .bytes(text.text.len().min(length.saturating_mul(4)))?;
     let Some(kept) = length.checked_sub(end.chars().count()) else {
         return fail("truncate: `length` must not be below the length of `end`");
     };
@@ -151,9 +161,9 @@ pub(super) fn truncate(runtime: &Interpreter<'_>, value: Value, args: Args) -> R
         (false, Some((words, _))) => words,
         _ => &cut,
     };
-    runtime.budget.bytes(cut.len())?;
+    runtime.budget.bytes(cut.len().saturating_add(end.len()))?;
     Ok(text.alike(if text.markup {
-        format!("{cut}{}", escape_html(&end))
+        format!("{cut}{}", escape_html(&end, &runtime.budget)?)
     } else {
         format!("{cut}{end}")
     }))
@@ -177,6 +187,7 @@ pub(super) fn format(runtime: &Interpreter<'_>, value: Value, args: Args) -> Res
 pub(super) fn wordcount(runtime: &Interpreter<'_>, value: Value, args: Args) -> Result<Value> {
     let [] = args.places("wordcount")?;
     let text = soft_str(runtime, value)?;
+    runtime.budget.scans(text.text.len())?;
     let words = text.text.split(|c: char| c != '_' && !c.is_alphanumeric());
     let count = words.filter(|word| !word.is_empty()).count();
     Ok(Value::Int(count as i128))
@@ -185,42 +196,41 @@ pub(super) fn wordcount(runtime: &Interpreter<'_>, value: Value, args: Args) -> 
 pub(super) fn urlencode(runtime: &Interpreter<'_>, value: Value, args: Args) -> Result<Value> {
     let [] = args.places("urlencode")?;
     let text = |value: &Value| printing::str(value, &runtime.budget);
+    let mut out = PaidText::new(&runtime.budget);
     if matches!(value, Value::Str(_)) || !value.is_iterable() {
-        return Ok(Value::text(quoted(&text(&value)?, false)));
+        push_quoted(&mut out, &text(&value)?, false)?;
+        return Ok(Value::text(out.finish()));
     }
     let pairs = match &value {
-        Value::Dict(dict) => dict.view(crate::template::jinja::dict::View::Items)?,
+        Value::Dict(dict) => dict.view(View::Items, &runtime.budget)?,
         other => other.items(&runtime.budget)?,
     };
-    let mut fields = Vec::with_capacity(pairs.len());
-    for pair in pairs {
-        match &pair.items(&runtime.budget)?[..] {
-            [key, value] => {
-                let (key, value) = (text(key)?, text(value)?);
-                fields.push(format!("{}={}", quoted(&key, true), quoted(&value, true)));
-            }
-            _ => return fail("urlencode takes pairs of a key and a value"),
+    for (index, pair) in pairs.iter().enumerate() {
+        let [key, value] = &pair.items(&runtime.budget)?[..] else {
+            return fail("urlencode takes pairs of a key and a value");
+        };
+        if index > 0 {
+            out.push('&')?;
         }
+        push_quoted(&mut out, &text(key)?, true)?;
+        out.push('=')?;
+        push_quoted(&mut out, &text(value)?, true)?;
     }
-    Ok(Value::text(fields.join("&")))
+    Ok(Value::text(out.finish()))
 }
 
 /// Percent-encodes. In a query a space is `+` and a slash is encoded.
-fn quoted(text: &str, in_query: bool) -> String {
-    let mut out = String::with_capacity(text.len());
+fn push_quoted(out: &mut PaidText<'_>, text: &str, in_query: bool) -> Result<()> {
     for byte in text.bytes() {
         match byte {
-            b'/' if !in_query => out.push('/'),
-            b' ' if in_query => out.push('+'),
-            b'_' | b'.' | b'-' | b'~' => out.push(byte as char),
-            byte if byte.is_ascii_alphanumeric() => out.push(byte as char),
-            byte => {
-                // Writing to a string cannot fail.
-                let _ = write!(out, "%{byte:02X}");
-            }
+            b'/' if !in_query => out.push('/')?,
+            b' ' if in_query => out.push('+')?,
+            b'_' | b'.' | b'-' | b'~' => out.push(byte as char)?,
+            byte if byte.is_ascii_alphanumeric() => out.push(byte as char)?,
+            byte => out.push_str(&format!("%{byte:02X}"))?,
         }
     }
-    out
+    Ok(())
 }
 
 pub(super) fn xmlattr(runtime: &Interpreter<'_>, value: Value, args: Args) -> Result<Value> {
@@ -228,13 +238,7 @@ pub(super) fn xmlattr(runtime: &Interpreter<'_>, value: Value, args: Args) -> Re
     let Value::Dict(attributes) = value else {
         return fail("xmlattr takes a mapping");
     };
-    let escaped = |value: &Value| -> Result<String> {
-        match value {
-            Value::Str(Str { text, markup: true }) => Ok(text.to_string()),
-            other => Ok(escape_html(&printing::str(other, &runtime.budget)?)),
-        }
-    };
-    let mut fields = Vec::new();
+    let mut out = PaidText::new(&runtime.budget);
     for (key, value) in attributes.iter() {
         if matches!(value, Value::None | Value::Undefined(_)) {
             continue;
@@ -243,12 +247,24 @@ pub(super) fn xmlattr(runtime: &Interpreter<'_>, value: Value, args: Args) -> Re
         if key.as_str().is_none_or(|key| key.contains(invalid)) {
             return fail("xmlattr: invalid character in attribute name");
         }
-        fields.push(format!("{}=\"{}\"", escaped(key)?, escaped(value)?));
+        out.push(' ')?;
+        push_attribute(&mut out, key, &runtime.budget)?;
+        out.push_str("=\"")?;
+        push_attribute(&mut out, value, &runtime.budget)?;
+        out.push('"')?;
     }
-    let space = if flag(autospace, true) && !fields.is_empty() {
-        " "
+    let text = out.finish();
+    Ok(Value::text(if flag(autospace, true) {
+        &text
     } else {
-        ""
-    };
-    Ok(Value::text(format!("{space}{}", fields.join(" "))))
+        text.trim_start()
+    }))
+}
+
+/// A name or a value, escaped unless it is `Markup`.
+fn push_attribute(out: &mut PaidText<'_>, value: &Value, budget: &Budget) -> Result<()> {
+    match value {
+        Value::Str(Str { text, markup: true }) => out.push_str(text),
+        other => push_escaped(out, &printing::str(other, budget)?),
+    }
 }

@@ -1,7 +1,7 @@
 //! `'{}'.format(value)`
 
-use super::{Spec, digits, float, integer, pad_number, pad_text};
-use crate::template::jinja::budget::Budget;
+use super::{Spec, digits, float, integer, pad_number, pad_text, pay_for_field};
+use crate::template::jinja::budget::{Budget, PaidText};
 use crate::template::jinja::call::Args;
 use crate::template::jinja::error::{Result, fail, unsupported};
 use crate::template::jinja::interpreter::Interpreter;
@@ -16,15 +16,15 @@ pub(in crate::template::jinja) fn braces(
     text: &Str,
     args: Args,
 ) -> Result<Value> {
-    let mut out = String::new();
+    let mut out = PaidText::new(&runtime.budget);
     let mut automatic = 0;
     let mut rest = &*text.text;
     while let Some(at) = rest.find(['{', '}']) {
-        out.push_str(&rest[..at]);
+        out.push_str(&rest[..at])?;
         let brace = &rest[at..=at];
         rest = &rest[at + 1..];
         if let Some(after) = rest.strip_prefix(brace) {
-            out.push_str(brace);
+            out.push_str(brace)?;
             rest = after;
             continue;
         }
@@ -35,13 +35,11 @@ pub(in crate::template::jinja) fn braces(
             return fail("expected '}' before end of string");
         };
         let piece = brace_field(runtime, &rest[..end], &args, &mut automatic, text.markup)?;
-        runtime.budget.bytes(piece.len())?;
-        out.push_str(&piece);
+        out.push_str(&piece)?;
         rest = &rest[end + 1..];
     }
-    out.push_str(rest);
-    runtime.budget.bytes(out.len())?;
-    Ok(text.alike(out))
+    out.push_str(rest)?;
+    Ok(text.alike(out.finish()))
 }
 
 /// The end of the field that starts before `text`. Its format may contain fields.
@@ -85,11 +83,11 @@ fn brace_field(
     };
     let formatted = format_value(&value, spec, &runtime.budget)?;
     let keeps = !markup || matches!(&value, Value::Str(text) if text.markup);
-    Ok(if keeps {
-        formatted
+    if keeps {
+        Ok(formatted)
     } else {
-        escape_html(&formatted)
-    })
+        escape_html(&formatted, &runtime.budget)
+    }
 }
 
 /// The value a field names: `0`, `name`, `name.attribute`, `name[item]`.
@@ -116,8 +114,8 @@ fn brace_value(
                 ));
             }
         },
-        None => match args.keyword.iter().find(|(name, _)| &**name == first) {
-            Some((_, value)) => value.clone(),
+        None => match named(args, first, &runtime.budget)? {
+            Some(value) => value,
             None => return fail(format!("KeyError: '{first}'")),
         },
     };
@@ -141,12 +139,20 @@ fn brace_value(
     Ok(value)
 }
 
+/// A named argument.
+fn named(args: &Args, name: &str, budget: &Budget) -> Result<Option<Value>> {
+    budget.scans(args.keyword.len())?;
+    let found = args.keyword.iter().find(|(known, _)| &**known == name);
+    Ok(found.map(|(_, value)| value.clone()))
+}
+
 /// `format(value, spec)`
 fn format_value(value: &Value, spec: &str, budget: &Budget) -> Result<String> {
     if spec.is_empty() {
         return printing::str(value, budget);
     }
     let spec = parse_spec(spec)?;
+    pay_for_field(value.as_str().unwrap_or_default(), &spec, budget)?;
     match (value, Number::from_value(value)) {
         (Value::Str(text), _) => match spec.kind {
             None | Some('s') if spec.align != Some('=') => Ok(pad_text(&text.text, &spec)),

@@ -5,6 +5,7 @@ mod percent;
 
 pub(super) use self::braces::braces;
 pub(super) use self::percent::percent;
+use super::budget::Budget;
 use super::error::{Result, fail};
 use super::strings;
 
@@ -149,6 +150,19 @@ fn general(size: f64, precision: usize) -> String {
     }
     let decimals = (precision as i32 - 1 - power).max(0) as usize;
     trimmed(&format!("{size:.decimals$}"))
+}
+
+/// Pays for a field before it is built; `text` is what it shows.
+fn pay_for_field(text: &str, spec: &Spec, budget: &Budget) -> Result<()> {
+    let fill = spec.fill.map_or(1, char::len_utf8);
+    let precision = spec.precision.unwrap_or(0);
+    budget.steps(1)?;
+    budget.scans(text.len())?;
+    budget.bytes(
+        text.len()
+            .saturating_add(spec.width.saturating_mul(fill))
+            .saturating_add(precision),
+    )
 }
 
 fn pad_text(text: &str, spec: &Spec) -> String {

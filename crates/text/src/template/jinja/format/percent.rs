@@ -1,7 +1,7 @@
 //! `'%s' % value`
 
-use super::{Spec, digits, float, integer, pad_number, pad_text};
-use crate::template::jinja::budget::Budget;
+use super::{Spec, digits, float, integer, pad_number, pad_text, pay_for_field};
+use crate::template::jinja::budget::{Budget, PaidText};
 use crate::template::jinja::dict::Dict;
 use crate::template::jinja::error::{Result, fail, unsupported};
 use crate::template::jinja::ops::Number;
@@ -17,7 +17,10 @@ pub(in crate::template::jinja) fn percent(
 ) -> Result<Value> {
     let mut source = PercentArguments {
         positional: match arguments {
-            Value::Tuple(seq) => seq.items.clone(),
+            Value::Tuple(seq) => {
+                budget.items::<Value>(seq.items.len(), 0)?;
+                seq.items.clone()
+            }
             other => vec![other.clone()],
         },
         named: match arguments {
@@ -26,16 +29,15 @@ pub(in crate::template::jinja) fn percent(
         },
         next: 0,
     };
-    let mut out = String::new();
+    let mut out = PaidText::new(budget);
     let mut rest = text.text.chars();
     while let Some(c) = rest.next() {
         if c != '%' {
-            out.push(c);
+            out.push(c)?;
             continue;
         }
         let piece = percent_field(&mut rest, &mut source, text.markup, budget)?;
-        budget.bytes(piece.len())?;
-        out.push_str(&piece);
+        out.push_str(&piece)?;
     }
     let all_used = source.next >= source.positional.len();
     // A value with items may be a mapping, whose entries need not all be used.
@@ -46,8 +48,7 @@ pub(in crate::template::jinja) fn percent(
     if !(all_used || is_mapping && source.next == 0) {
         return fail("not all arguments converted during string formatting");
     }
-    budget.bytes(out.len())?;
-    Ok(text.alike(out))
+    Ok(text.alike(out.finish()))
 }
 
 struct PercentArguments<'a> {
@@ -135,15 +136,27 @@ fn percent_value(
     markup: bool,
     budget: &Budget,
 ) -> Result<String> {
-    let escaped = |text: String| if markup { escape_html(&text) } else { text };
+    let escaped = |text: String| {
+        if markup {
+            escape_html(&text, budget)
+        } else {
+            Ok(text)
+        }
+    };
+    pay_for_field("", &spec, budget)?;
     match kind {
         's' => {
             let text = printing::str(value, budget)?;
             let keeps = matches!(value, Value::Str(text) if text.markup);
-            let text = if keeps { text } else { escaped(text) };
+            let text = if keeps { text } else { escaped(text)? };
+            pay_for_field(&text, &spec, budget)?;
             Ok(pad_text(&text, &spec))
         }
-        'r' => Ok(pad_text(&escaped(printing::repr(value, budget)?), &spec)),
+        'r' => {
+            let text = escaped(printing::repr(value, budget)?)?;
+            pay_for_field(&text, &spec, budget)?;
+            Ok(pad_text(&text, &spec))
+        }
         'd' | 'i' | 'u' => {
             spec.kind = Some('d');
             let number = match Number::from_value(value) {

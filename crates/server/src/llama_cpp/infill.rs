@@ -1,0 +1,128 @@
+//! `/infill`
+
+use std::sync::Arc;
+
+use axum::extract::State;
+use axum::response::Response;
+use loquat_engine::GenerateRequest;
+use loquat_text::FimPrompt;
+use serde::Deserialize;
+use utoipa::ToSchema;
+
+use super::completion::IGNORED;
+use super::generation::{LlamaCompletion, NativeGeneration, max_tokens};
+use crate::app::App;
+use crate::caller::Caller;
+use crate::error::ApiError;
+use crate::field::Field;
+use crate::fill_in::fill_in;
+use crate::lowering;
+use crate::models::Loaded;
+use crate::openai::{lease, options};
+use crate::sampling;
+use crate::union::TextOr;
+use crate::wire::{FieldTables, JsonBody, WireRequest};
+
+const ROUTE: &str = "/infill";
+
+/// Code to fill in, in llama.cpp's form. The engine's sampling parameters are accepted beside these
+/// fields.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct LlamaInfillRequest {
+    /// The model's name or alias. May be omitted if only one model is served.
+    pub model: Option<String>,
+    /// The code before the cursor.
+    pub input_prefix: String,
+    /// The code after the cursor.
+    pub input_suffix: String,
+    /// Other files that help.
+    pub input_extra: Option<Vec<InfillFile>>,
+    /// More code before the cursor.
+    pub prompt: Option<String>,
+    /// The longest text in tokens; -1, the default, is the room there is, up to the model's default.
+    pub n_predict: Option<i64>,
+    /// Up to 64 strings that end the text; they are not part of it.
+    #[schema(value_type = Option<TextOr<String>>)]
+    pub stop: Option<TextOr<String>>,
+    /// Stream chunks as server-sent events.
+    pub stream: Option<bool>,
+    /// Return the tokens too.
+    pub return_tokens: Option<bool>,
+}
+
+/// Another file.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct InfillFile {
+    pub filename: Option<String>,
+    pub text: String,
+}
+
+impl WireRequest for LlamaInfillRequest {
+    const IGNORED: FieldTables<&'static str> = &[IGNORED];
+    const SAMPLING: bool = true;
+}
+
+/// Fill in the code between a prefix and a suffix.
+#[utoipa::path(
+    post,
+    path = "/infill",
+    tag = "llama.cpp",
+    request_body = LlamaInfillRequest,
+    responses((status = 200, description = "The code", body = LlamaCompletion)),
+)]
+pub async fn infill(
+    State(app): State<Arc<App>>,
+    caller: Caller,
+    body: JsonBody<LlamaInfillRequest>,
+) -> Result<Response, ApiError> {
+    let lease = lease(&app, &caller, body.value.model.as_deref()).await?;
+    let model = lease.clone();
+    let lowered = lowering::run(move || lower(body, &model)).await?;
+    lowered.respond(&app, &caller, lease, ROUTE).await
+}
+
+fn lower(body: JsonBody<LlamaInfillRequest>, model: &Loaded) -> Result<NativeGeneration, ApiError> {
+    let LlamaInfillRequest {
+        model: _,
+        mut input_prefix,
+        input_suffix,
+        input_extra,
+        prompt,
+        n_predict,
+        stop,
+        stream,
+        return_tokens,
+    } = body.value;
+    input_prefix.push_str(&prompt.unwrap_or_default());
+    let extra = input_extra.unwrap_or_default().into_iter();
+    let files: Vec<_> = extra
+        .map(|file| (file.filename.unwrap_or_else(|| "tmp".to_owned()), file.text))
+        .collect();
+    let texts = files.iter().map(|(name, text)| name.len() + text.len());
+    let bytes = texts.sum::<usize>() + input_prefix.len() + input_suffix.len();
+    model.check_text(bytes)?;
+    let tokenizer = model.chat_context().tokenizer();
+    let mut stop_ids = tokenizer.eos_ids().to_vec();
+    let prompt = FimPrompt {
+        prefix: &input_prefix,
+        suffix: &input_suffix,
+        files: &files,
+    };
+    let prompt = fill_in(model, Field::InputSuffix, prompt, &mut stop_ids)?;
+    Ok(NativeGeneration {
+        generate: GenerateRequest {
+            max_tokens: max_tokens(n_predict, model, prompt.len())?,
+            prompt,
+            sampling: sampling::apply(&body.sampling, model.sampling(), tokenizer)?,
+            stop_ids,
+            stop: options::stops(stop)?,
+            skip_special: true,
+            ..GenerateRequest::default()
+        },
+        streams: stream.unwrap_or(false),
+        return_tokens: return_tokens.unwrap_or(false),
+        ignored: body.ignored,
+    })
+}
