@@ -18,19 +18,28 @@ IDLE_SECONDS = 10
 CANCEL_SECONDS = 5
 
 
-@functools.cache
 def binary():
     """The path of `loquat`: LOQUAT_BINARY, or built now."""
+    return os.environ.get("LOQUAT_BINARY") or build("--bin", "loquat")
+
+
+def example(name):
+    """The path of an example program: beside LOQUAT_BINARY, or built now."""
     if named := os.environ.get("LOQUAT_BINARY"):
-        return named
+        return str(Path(named).parent / "examples" / name)
+    return build("--example", name)
+
+
+@functools.cache
+def build(kind, name):
     cargo = [os.environ.get("CARGO", "cargo"), "build", "--quiet", "--workspace"]
-    cargo += ["--bin", "loquat", "--message-format", "json-render-diagnostics"]
+    cargo += [kind, name, "--message-format", "json-render-diagnostics"]
     done = subprocess.run(cargo, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
     artifacts = [json.loads(line) for line in done.stdout.splitlines()]
     (path,) = (
         artifact["executable"]
         for artifact in artifacts
-        if artifact.get("executable") and artifact["target"]["name"] == "loquat"
+        if artifact.get("executable") and artifact["target"]["name"] == name
     )
     return path
 
@@ -114,6 +123,48 @@ class Server:
                 return
             assert time.monotonic() < deadline, f"still busy: {busy}"
             time.sleep(0.02)
+
+
+class ScriptedServer(Server):
+    """Serves one model that calls tools and gives the turns of a conversation these replies."""
+
+    def __init__(self, folder, replies, model="scripted", context=32_768):
+        script = {"vocabulary": vocabulary(), "context": context, "replies": replies}
+        source, config = folder / "script.json", folder / "loquat.toml"
+        source.write_text(json.dumps(script), encoding="utf-8")
+        config.write_text(
+            f"""
+            [server]
+            port = 0
+
+            [[models]]
+            name = "{model}"
+            source = "{source}"
+            preload = true
+            """,
+            encoding="utf-8",
+        )
+        self.model = model
+        self.args = [example("scripted"), str(config)]
+
+    def totals(self):
+        """How many requests ended how."""
+        (model,) = self.get("/stats")["models"]
+        return model["totals"]
+
+
+@functools.cache
+def vocabulary():
+    """The path of the model whose tokenizer a scripted one uses."""
+    listed = subprocess.run([binary(), "models", "--json"], stdout=subprocess.PIPE, check=True)
+    (path,) = (model["path"] for model in json.loads(listed.stdout) if model["name"] == MODEL)
+    return path
+
+
+def tool_call(name, /, **arguments):
+    """What a scripted model says to call a tool."""
+    call = json.dumps({"name": name, "arguments": arguments})
+    return f"<tool_call>\n{call}\n</tool_call>"
 
 
 def is_busy(model):

@@ -13,7 +13,14 @@ const PYTHON: Python = Python {
     folder: "target/clients",
     variables: &[],
 };
-const NPM: &[&str] = &["clients/node", "clients/page"];
+/// The clients that are too large for every run.
+const LARGE: Python = Python {
+    requirements: "clients/full/requirements.txt",
+    folder: "target/clients-full",
+    variables: &[],
+};
+const LARGE_TESTS: &str = "clients/full";
+const NPM: &[&str] = &["clients/node", "clients/agents", "clients/page"];
 /// Where the browser's tests leave what they saw, relative to the root.
 const ARTEFACTS: &str = "target/clients/page";
 
@@ -24,14 +31,22 @@ pub fn install(root: &Path) -> Result<(), Error> {
 }
 
 pub fn run(context: &Context) -> Result<Note, Error> {
+    let python = PYTHON.install(context.root)?;
+    pytest(context, &python, &["clients", "--ignore", LARGE_TESTS])?;
+    if context.is_full {
+        let python = LARGE.install(context.root)?;
+        pytest(context, &python, &[LARGE_TESTS])?;
+    }
+    Ok(None)
+}
+
+fn pytest(context: &Context, python: &Path, tests: &[&str]) -> Result<(), Error> {
     let root = context.root;
-    let python = PYTHON.install(root)?;
     let cache = format!("cache_dir={}", root.join("target/clients/pytest").display());
-    let args = ["-m", "pytest", "clients", "--quiet", "-o", &cache];
-    program(root, &python, &args)
+    let args = [&["-m", "pytest"], tests, &["--quiet", "-o", &cache]].concat();
+    program(root, python, &args)
         .env("LOQUAT_BINARY", context.build.programs()?.join("loquat"))
         .env("LOQUAT_ARTEFACTS", root.join(ARTEFACTS))
         .env("PYTHONDONTWRITEBYTECODE", "1")
-        .run()?;
-    Ok(None)
+        .run()
 }

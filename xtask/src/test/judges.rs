@@ -16,6 +16,7 @@ const JUDGES: &[&str] = &[
     "harmony_parsing",
     "structured",
     "converted",
+    "llama_server",
 ];
 
 const PYTHON: Python = Python {

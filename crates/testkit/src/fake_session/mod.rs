@@ -65,6 +65,7 @@ impl FakeSession {
                 vocab_size: options.vocab_size,
                 script: options.script.clone(),
                 opening: options.opening.clone(),
+                replies: options.replies.clone(),
             },
             sequences: Sequences::new(
                 Histories,

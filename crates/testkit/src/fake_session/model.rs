@@ -14,6 +14,7 @@ pub struct Model {
     pub vocab_size: usize,
     pub script: Vec<u32>,
     pub opening: Vec<u32>,
+    pub replies: Vec<Vec<u32>>,
 }
 
 /// A sequence's tokens and a digest after each, so that a row costs only its own tokens.
@@ -90,16 +91,22 @@ impl Model {
     }
 
     fn scripted(&self, history: &History, len: usize) -> Option<u32> {
-        let position = match self.opening.len() {
-            0 => len.checked_sub(1)?,
+        let (script, position) = match self.opening.len() {
+            0 => (&self.script, len.checked_sub(1)?),
             width => {
-                let mut places = history.tokens[..len].windows(width);
-                let place = places.rposition(|tokens| tokens == self.opening)?;
-                len - place - width
+                let places = history.tokens[..len].windows(width).enumerate();
+                let opened = places.filter(|(_, tokens)| *tokens == self.opening);
+                let (turn, (place, _)) = opened.enumerate().last()?;
+                (self.reply(turn), len - place - width)
             }
         };
-        let turn = position.checked_rem(self.script.len())?;
-        Some(self.script[turn]).filter(|token| (*token as usize) < self.vocab_size)
+        let token = script[position.checked_rem(script.len())?];
+        Some(token).filter(|token| (*token as usize) < self.vocab_size)
+    }
+
+    fn reply(&self, turn: usize) -> &Vec<u32> {
+        let reply = self.replies.get(turn).or(self.replies.last());
+        reply.unwrap_or(&self.script)
     }
 }
 
@@ -126,6 +133,7 @@ mod tests {
                 vocab_size,
                 script,
                 opening: Vec::new(),
+                replies: Vec::new(),
             };
             let mut history = History::default();
             let mut logits = vec![0.0; vocab_size];
@@ -144,11 +152,27 @@ mod tests {
             vocab_size: 10,
             script: vec![4, 2],
             opening: Vec::new(),
+            replies: Vec::new(),
         };
         let mut history = History::default();
         history.append(&[1, 1, 1]);
         let tokens: Vec<u32> = (1..=3).map(|len| model.greedy(&history, len)).collect();
         assert_eq!(tokens, [4, 2, 4]);
+    }
+
+    #[test]
+    fn each_opening_has_its_reply() {
+        let model = Model {
+            vocab_size: 10,
+            script: Vec::new(),
+            opening: vec![7, 8],
+            replies: vec![vec![1, 2], vec![3]],
+        };
+        let mut history = History::default();
+        history.append(&[0, 7, 8, 1, 2, 7, 8, 3, 7, 8]);
+        let scripted = [3, 4, 7, 10].map(|len| model.scripted(&history, len));
+        assert_eq!(scripted, [Some(1), Some(2), Some(3), Some(3)]);
+        assert_eq!(model.scripted(&history, 2), None, "before the first");
     }
 
     #[test]

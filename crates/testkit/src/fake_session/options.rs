@@ -37,6 +37,9 @@ pub struct FakeOptions {
     /// When not empty, the script starts after the last occurrence of these tokens, such as those
     /// that open an assistant's turn, instead of after the first token.
     pub opening: Vec<u32>,
+    /// When not empty, the reply after the n-th `opening` is the n-th of these instead of the
+    /// script, and the last one after every further opening.
+    pub replies: Vec<Vec<u32>>,
     /// A row with this token is refused.
     pub poison: Option<u32>,
     /// Faults by step, counted from zero.
@@ -62,6 +65,7 @@ impl Default for FakeOptions {
             cost: Cost::default(),
             script: Vec::new(),
             opening: Vec::new(),
+            replies: Vec::new(),
             poison: None,
             faults: Vec::new(),
         }
