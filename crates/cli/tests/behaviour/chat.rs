@@ -1,6 +1,8 @@
 //! Chats on a terminal.
 
 use std::fs;
+use std::io::{Read, Write};
+use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::process::Command;
 
@@ -163,32 +165,50 @@ fn ctrl_c_at_empty_prompt_warns_then_leaves() {
     assert!(!screen.contains("AAAA"), "{screen}");
 }
 
-/// A model that never finishes loading: its tokenizer is a pipe.
-fn stuck() -> Altered {
-    let model = Altered::from("llama").without("tokenizer.json");
-    let pipe = model.file("tokenizer.json");
-    assert!(
-        Command::new("mkfifo")
-            .arg(&pipe)
-            .status()
-            .unwrap()
-            .success()
-    );
-    model
+/// A hub that lets its clients wait, so that a model of it never finishes loading.
+struct StuckHub(TcpListener);
+
+/// A request that waits. Dropped, it is answered: there is no such model.
+struct StuckRequest(TcpStream);
+
+impl StuckHub {
+    const MODEL: &str = "owner/name";
+
+    fn new() -> Self {
+        Self(TcpListener::bind("127.0.0.1:0").unwrap())
+    }
+
+    fn url(&self) -> String {
+        format!("http://{}", self.0.local_addr().unwrap())
+    }
+
+    /// Waits for the next request.
+    fn request(&self) -> StuckRequest {
+        let (mut client, _) = self.0.accept().unwrap();
+        let mut request = Vec::new();
+        while !request.ends_with(b"\r\n\r\n") {
+            let mut byte = [0];
+            client.read_exact(&mut byte).unwrap();
+            request.extend(byte);
+        }
+        StuckRequest(client)
+    }
 }
 
-/// Waits until the pipe is read; loading blocks until the file is dropped.
-fn hold(model: &Altered) -> fs::File {
-    let mut options = fs::File::options();
-    let pipe = options.write(true).open(model.file("tokenizer.json"));
-    pipe.unwrap()
+impl Drop for StuckRequest {
+    fn drop(&mut self) {
+        // A client that has left needs no answer.
+        let _ = (self.0).write_all(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n");
+    }
 }
 
 #[test]
 fn ctrl_c_while_loading_leaves_at_once() {
-    let (cache, model) = (TempDir::new().unwrap(), stuck());
-    let mut loading = Terminal::start(&letters(cache.path(), model.path(), &[]));
-    let held = hold(&model);
+    let (cache, hub) = (TempDir::new().unwrap(), StuckHub::new());
+    let mut command = letters(cache.path(), StuckHub::MODEL, &[]);
+    command.env("HF_ENDPOINT", hub.url());
+    let mut loading = Terminal::start(&command);
+    let held = hub.request();
     loading.press(CTRL_C);
     assert_eq!(loading.ends().0, 130);
     drop(held);
@@ -196,22 +216,24 @@ fn ctrl_c_while_loading_leaves_at_once() {
 
 #[test]
 fn ctrl_c_while_switching_warns_before_it_leaves() {
-    let (cache, files, model) = (TempDir::new().unwrap(), Files::new(), stuck());
+    let (cache, files, hub) = (TempDir::new().unwrap(), Files::new(), StuckHub::new());
     let warning = "Press Ctrl-C again to leave; the conversation is not saved.";
-    let mut terminal = chat(&cache);
+    let mut command = letters(cache.path(), &golden("llama"), &["-n", "4"]);
+    command.env("HF_ENDPOINT", hub.url());
+    let mut terminal = Terminal::start(&command);
     terminal.ask("one");
-    terminal.send(&format!("/model {}", model.path()));
-    let held = hold(&model);
+    terminal.send(&format!("/model {}", StuckHub::MODEL));
+    let held = hub.request();
     terminal.press(CTRL_C);
     terminal.expect(warning);
-    // An incomplete tokenizer is an error, and the conversation continues.
+    // A model that does not exist is an error, and the conversation continues.
     drop(held);
     terminal.ready();
     assert_eq!(questions(&saved(&mut terminal, &files)), ["one"]);
 
     terminal.press("\x0c");
-    terminal.send(&format!("/model {}", model.path()));
-    let held = hold(&model);
+    terminal.send(&format!("/model {}", StuckHub::MODEL));
+    let held = hub.request();
     terminal.press(CTRL_C);
     terminal.expect(warning);
     terminal.press(CTRL_C);
