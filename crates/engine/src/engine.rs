@@ -235,12 +235,12 @@ impl Engine {
         Ok(tickets.into_iter().zip(texts).collect())
     }
 
-    /// How many requests an idle engine accepts at once.
-    pub fn idle_capacity(&self) -> usize {
+    /// How many requests of so many choices an idle engine accepts at once.
+    pub fn idle_capacity(&self, choices: usize) -> usize {
         let QueueLimits {
             for_one, running, ..
         } = self.queue_limits();
-        for_one.saturating_add(running)
+        for_one.saturating_add(running.div_ceil(choices.max(1)))
     }
 
     fn queue_limits(&self) -> QueueLimits {

@@ -26,7 +26,7 @@ pub(crate) struct Shared {
 /// Accepted requests. The choices of a request are sequences.
 #[derive(Debug, Default)]
 struct QueueCounts {
-    /// Requests with a choice that has not run yet.
+    /// Requests of which no choice has run yet.
     waiting: usize,
     /// The same by client; clients with at least one.
     by_client: HashMap<Option<Arc<str>>, usize>,
@@ -159,7 +159,8 @@ impl Shared {
 pub(crate) struct QueueSlot {
     shared: Arc<Shared>,
     client: Option<Arc<str>>,
-    /// Choices of the request that have not run yet. Changed under the lock of the counts only.
+    /// Choices that the request waits with in the queue; 0 once one of them has run. Changed under
+    /// the lock of the counts only.
     waiting_choices: Arc<AtomicUsize>,
     has_started: bool,
 }
@@ -195,11 +196,12 @@ impl QueueSlot {
         Ok((0..choices).map(queue_slot).collect())
     }
 
-    /// Leaves the queue for the running sequences.
+    /// Leaves the queue for the running sequences. The request's other choices then take no place
+    /// in the queue: whether it is full does not depend on how far the engine is with them.
     pub fn start(&mut self) {
         if !self.has_started {
             let mut taken = self.shared.taken();
-            self.leave(&mut taken);
+            self.leave(&mut taken, 0);
             taken.started_sequences += 1;
             self.has_started = true;
         }
@@ -209,9 +211,11 @@ impl QueueSlot {
         self.has_started
     }
 
-    fn leave(&self, taken: &mut QueueCounts) {
+    /// The sequence stops waiting; the request waits with `others`.
+    fn leave(&self, taken: &mut QueueCounts, others: usize) {
         taken.waiting_sequences -= 1;
-        if self.waiting_choices.fetch_sub(1, Ordering::Relaxed) > 1 {
+        let before = self.waiting_choices.swap(others, Ordering::Relaxed);
+        if before == 0 || others > 0 {
             return;
         }
         taken.waiting -= 1;
@@ -230,7 +234,11 @@ impl Drop for QueueSlot {
         if self.has_started {
             taken.started_sequences -= 1;
         } else {
-            self.leave(&mut taken);
+            let others = self
+                .waiting_choices
+                .load(Ordering::Relaxed)
+                .saturating_sub(1);
+            self.leave(&mut taken, others);
         }
     }
 }

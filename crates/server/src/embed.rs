@@ -100,7 +100,7 @@ impl EmbeddingJob<'_> {
         }
         let each = prompts.into_iter().enumerate();
         let each = each.map(|(index, prompt)| self.embed(index, prompt));
-        let at_once = AT_ONCE.min(self.lease.engine().idle_capacity());
+        let at_once = AT_ONCE.min(self.lease.engine().idle_capacity(1));
         embedded.vectors = stream::iter(each).buffered(at_once).try_collect().await?;
         Ok(embedded)
     }

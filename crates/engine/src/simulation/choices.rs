@@ -89,6 +89,31 @@ fn request_counts_once_in_queue() {
     harness.assert_empty();
 }
 
+/// Whether the queue is full does not depend on how many choices have started.
+#[test]
+fn capacity_is_the_same_at_every_step() {
+    for (max_running, choices) in [(1, 2), (2, 2), (3, 2), (2, 3)] {
+        let options = EngineOptions {
+            max_running: Some(max_running),
+            max_queue: 1,
+            ..EngineOptions::default()
+        };
+        for turns in 0..4 {
+            let mut harness = Harness::new(even_steps(), options.clone());
+            for _ in 0..harness.engine.idle_capacity(choices) {
+                harness.submit_choices(sampled(&[1], 30, 1), choices);
+                for _ in 0..turns {
+                    harness.turn();
+                }
+            }
+            let refused = harness.engine.submit_choices(greedy(&[1], 3), choices);
+            assert_eq!(refused.err(), Some(EngineError::QueueFull));
+            harness.finish_all();
+            harness.assert_empty();
+        }
+    }
+}
+
 #[test]
 fn idle_slots_admit_a_burst() {
     let options = EngineOptions {

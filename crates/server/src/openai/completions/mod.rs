@@ -98,7 +98,7 @@ impl PromptBatch {
     /// Prompts at the engine at once.
     fn at_once(&self) -> usize {
         let most = (AT_ONCE / self.choices).max(1);
-        most.min(self.lease.engine().idle_capacity())
+        most.min(self.lease.engine().idle_capacity(self.choices))
     }
 
     fn submit(&self, generate: GenerateRequest) -> Result<ActiveRequest, ApiError> {
