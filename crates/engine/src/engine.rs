@@ -235,7 +235,7 @@ impl Engine {
         Ok(tickets.into_iter().zip(texts).collect())
     }
 
-    /// How many requests of so many choices an idle engine accepts at once.
+    /// How many requests of so many choices an idle engine accepts in any case.
     pub fn idle_capacity(&self, choices: usize) -> usize {
         let QueueLimits {
             for_one, running, ..

@@ -196,8 +196,7 @@ impl QueueSlot {
         Ok((0..choices).map(queue_slot).collect())
     }
 
-    /// Leaves the queue for the running sequences. The request's other choices then take no place
-    /// in the queue: whether it is full does not depend on how far the engine is with them.
+    /// Leaves the queue for the running sequences, and with it the request's other choices.
     pub fn start(&mut self) {
         if !self.has_started {
             let mut taken = self.shared.taken();
