@@ -88,7 +88,7 @@ pub struct AttendArgs<'a, T> {
     pub softcap: Option<f32>,
     pub value_dim: usize,
     pub pages: HeadPages<'a, T>,
-    /// Only this piece, for [`join_pieces`]: each query's answer is [`piece_len`] long.
+    /// Only this piece, for `join_pieces`: each query's answer is [`piece_len`] long.
     pub piece: Option<usize>,
 }
 

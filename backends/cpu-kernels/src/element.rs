@@ -58,7 +58,7 @@ impl KvElement for f32 {
 }
 
 /// Half precision as its bits. Kernels widen whole registers of them
-/// ([`Register`](super::register::Register)); a single one is widened by plain arithmetic.
+/// (`Register`); a single one is widened by plain arithmetic.
 #[derive(Clone, Copy, Default)]
 #[repr(transparent)]
 pub struct F16Bits(pub u16);

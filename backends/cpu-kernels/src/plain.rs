@@ -28,7 +28,7 @@ pub struct PlainRows<'a> {
     pub bytes: &'a [u8],
 }
 
-/// Rows of activations from [`round`], `cols.div_ceil(2)` pairs and a factor for each.
+/// Rows of activations from `round`, `cols.div_ceil(2)` pairs and a factor for each.
 #[derive(Clone, Copy)]
 pub struct Rounded<'a> {
     pub pairs: &'a [u32],

@@ -46,7 +46,7 @@ pub enum Codes {
     /// The codes of quad `c` of a block (low nibbles) share a line with those of quad `c + 4`
     /// (high nibbles).
     Four,
-    /// Four-bit floats (e2m1): a code is [`FP4_CODES`] of what is stored.
+    /// Four-bit floats (e2m1): a code is `FP4_CODES` of what is stored.
     Fp4,
     /// Beside the lower four bits a plane with the fifth: eight bytes for each quad, a bit for
     /// each of its line's bytes.
@@ -87,7 +87,7 @@ pub enum Element {
     F32,
     F16,
     Bf16,
-    /// 2^(code - 128), half of an e8m0 scale, as [`FP4_CODES`] are doubled.
+    /// 2^(code - 128), half of an e8m0 scale, as `FP4_CODES` are doubled.
     HalfE8m0,
 }
 
