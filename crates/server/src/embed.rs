@@ -218,7 +218,7 @@ fn encode(index: usize, input: PromptInput, tokenizer: &Tokenizer) -> Result<Vec
     }
 }
 
-/// The token that stands for an empty text: the end of the text, which is where it is.
+/// The token that is embedded for an empty text: the end-of-text token.
 fn empty_prompt(tokenizer: &Tokenizer) -> Option<u32> {
     tokenizer.eos_ids().first().copied()
 }

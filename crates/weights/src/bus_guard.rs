@@ -2,7 +2,7 @@
 //!
 //! Reading a page that its file no longer has, or that the disk cannot read, raises `SIGBUS`, which
 //! ends the process. Here the handler replaces the whole mapping by zeros and marks it as lost; the
-//! reader goes on, and whoever uses the results asks [`Guarded::is_lost`]. Faults elsewhere go to
+//! reader goes on, and the code that uses the results checks [`Guarded::is_lost`]. Other faults go to
 //! the handler that was there before.
 //!
 //! The handler may interrupt any code, so it takes no lock and allocates nothing: it walks a list

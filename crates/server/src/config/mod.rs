@@ -216,7 +216,7 @@ pub struct ModelConfig {
     pub source: String,
     /// Which files to load if the source has several kinds.
     pub kind: Option<FileKind>,
-    /// Further names; `*` stands for any text.
+    /// Further names; `*` matches any text.
     pub aliases: Vec<String>,
     /// `auto`, or one of `loquat backends`.
     pub backend: String,

@@ -133,8 +133,8 @@ fn is_allowed(config: &Config, origin: &HeaderValue) -> bool {
         || config.server.host.is_loopback() && is_local()
 }
 
-/// Whether the origin is `allowed`, in which `*` stands for everything, for every host after `://`,
-/// or for every port after `:`.
+/// Whether the origin is `allowed`. `*` alone matches every origin, after `://` every host, and after
+/// `:` every port.
 fn matches_origin(allowed: &str, origin: &str) -> bool {
     let starts_with = |prefix: &str| {
         let start = origin.get(..prefix.len());

@@ -263,7 +263,7 @@ impl Slot {
     }
 }
 
-/// Whether a pattern, in which `*` stands for any text, matches the whole name.
+/// Whether a pattern matches the whole name; its `*` matches any text.
 fn matches(pattern: &str, name: &str) -> bool {
     let mut parts = pattern.split('*');
     let first = parts.next().unwrap_or_default();

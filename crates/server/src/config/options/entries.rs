@@ -84,7 +84,7 @@ pub const MODELS: &[ModelSetting] = &[
         "aliases",
         |m| &mut m.aliases,
         "[\"gpt-4o-mini\", \"claude-*\"]",
-        "Further names, such as those that a client requires; `*` stands for any text",
+        "Further names, such as those that a client requires; `*` matches any text",
     )
     .within(Bounds::Text(
         is_model_name,
