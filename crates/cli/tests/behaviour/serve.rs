@@ -9,7 +9,9 @@ use std::time::{Duration, Instant};
 use serde_json::json;
 use tempfile::TempDir;
 
-use crate::support::{Altered, EOS, Files, HANG_TIMEOUT, Outcome, command, ends, golden, loquat};
+use crate::support::{
+    Altered, Files, HANG_TIMEOUT, LETTER_A, Outcome, command, ends, golden, loquat,
+};
 
 /// A server that is killed when dropped.
 struct Serving {
@@ -422,7 +424,7 @@ fn truncated_model_fails_alone_and_recovers() {
 
     let endless = json!({
         "model": "damaged", "prompt": "Hello", "max_tokens": 50_000, "stream": true,
-        "logit_bias": { EOS: -100 },
+        "logit_bias": { LETTER_A: 100 },
     });
     let mut streams = [0; 2].map(|_| {
         let stream = serving.posted("/v1/completions", &endless);
