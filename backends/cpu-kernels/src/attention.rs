@@ -104,7 +104,7 @@ pub struct AttendQuery<'a> {
 
 /// A softmax under way.
 #[derive(Clone, Copy)]
-struct Softmax {
+pub struct Softmax {
     max: f32,
     total: f32,
 }
@@ -201,8 +201,7 @@ impl Softmax {
 #[inline(always)]
 pub(super) fn attend<R: Register, T: KvElement>(args: &AttendArgs<T>, queries: &mut [AttendQuery]) {
     // As many at once as the register has room for; a `const` condition keeps the compiler from
-    // generating the others. The rest follow one by one, in one place: every call is inlined, and
-    // costs the compiler a copy of the kernel.
+    // generating the others. The rest follow one by one.
     let width = queries.len().clamp(1, R::QUERIES);
     let grouped = if width > 1 {
         queries.len() - queries.len() % width
@@ -332,7 +331,7 @@ fn attend_piece<R: Register, T: KvElement, const N: usize>(
     let end = end.unwrap_or(0).min((piece + 1) * (PIECE / PAGE));
     for page in first..end {
         let seen = visible.seen.each_ref().map(|seen| within(seen, page));
-        if N == 1 || seen.iter().all(|other| *other == seen[0]) {
+        if N > 1 && seen.iter().all(|other| *other == seen[0]) {
             let step = PageStep {
                 args,
                 queries: visible.queries,
@@ -350,8 +349,7 @@ fn attend_piece<R: Register, T: KvElement, const N: usize>(
                 seen,
             };
             if !step.seen.is_empty() {
-                let softmax = std::array::from_mut(&mut softmaxes[i]);
-                step.run::<R>(softmax, &mut [&mut *outs[i]]);
+                R::attend_page(&step, &mut softmaxes[i], outs[i]);
             }
         }
     }
@@ -367,7 +365,7 @@ fn within(seen: &Range<usize>, page: usize) -> Range<usize> {
 }
 
 /// Queries that see the same of a page.
-struct PageStep<'a, T, const N: usize> {
+pub struct PageStep<'a, T, const N: usize> {
     args: &'a AttendArgs<'a, T>,
     queries: [&'a [f32]; N],
     page: usize,
@@ -376,7 +374,7 @@ struct PageStep<'a, T, const N: usize> {
 
 impl<T: KvElement, const N: usize> PageStep<'_, T, N> {
     #[inline(always)]
-    fn run<R: Register>(&self, softmaxes: &mut [Softmax; N], outs: &mut [&mut [f32]; N]) {
+    pub fn run<R: Register>(&self, softmaxes: &mut [Softmax; N], outs: &mut [&mut [f32]; N]) {
         let (args, pages) = (self.args, &self.args.pages);
         let (head_dim, value_dim) = (self.queries[0].len(), args.value_dim);
         let page = pages.page(self.page, head_dim, value_dim);

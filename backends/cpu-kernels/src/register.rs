@@ -3,8 +3,11 @@
 //! A kernel that is written over [`Register`] and inlined into a function of that instruction
 //! set gives the same bits with each: every operation is exactly rounded, lane by lane.
 
+use std::array::from_mut;
+
+use super::attention::{PageStep, Softmax};
 use super::float::{self, fold, fold_max};
-use super::{LANES, f16_to_f32};
+use super::{KvElement, LANES, f16_to_f32};
 
 /// [`LANES`] values. Those that are made of an instruction set's own registers are for functions
 /// that are built for it.
@@ -25,6 +28,10 @@ pub trait Register: Copy {
     fn fma(self, factor: Self, added: Self) -> Self;
     /// The larger; `other` if either is NaN.
     fn larger(self, other: Self) -> Self;
+
+    /// One query over one page, in a function of its own: inlined wherever it is needed, it would
+    /// cost the compiler a copy of the kernel each time.
+    fn attend_page<T: KvElement>(step: &PageStep<T, 1>, softmax: &mut Softmax, out: &mut [f32]);
 
     #[inline(always)]
     fn store(self, out: &mut [f32; LANES]) {
@@ -51,6 +58,11 @@ pub trait Register: Copy {
 
 impl Register for [f32; LANES] {
     const QUERIES: usize = 1;
+
+    #[inline(never)]
+    fn attend_page<T: KvElement>(step: &PageStep<T, 1>, softmax: &mut Softmax, out: &mut [f32]) {
+        step.run::<Self>(from_mut(softmax), &mut [out]);
+    }
 
     #[inline(always)]
     fn splat(value: f32) -> Self {
@@ -126,7 +138,7 @@ pub(super) use x86::{Avx2, Avx512};
 mod x86 {
     use std::arch::x86_64::*;
 
-    use super::{LANES, Register};
+    use super::{KvElement, LANES, PageStep, Register, Softmax, from_mut};
     use crate::MAX_QUERIES;
     use crate::float::{EXP_RANGE, EXP_TERMS, LN2_HIGH, LN2_LOW, ROUND_MAGIC};
 
@@ -158,6 +170,21 @@ mod x86 {
 
     impl Register for Avx512 {
         const QUERIES: usize = MAX_QUERIES;
+
+        #[inline(always)]
+        fn attend_page<T: KvElement>(
+            step: &PageStep<T, 1>,
+            softmax: &mut Softmax,
+            out: &mut [f32],
+        ) {
+            #[target_feature(
+                enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni"
+            )]
+            fn run<T: KvElement>(step: &PageStep<T, 1>, softmax: &mut Softmax, out: &mut [f32]) {
+                step.run::<Avx512>(from_mut(softmax), &mut [out]);
+            }
+            unsafe { run(step, softmax, out) }
+        }
 
         #[inline(always)]
         fn splat(value: f32) -> Self {
@@ -277,6 +304,19 @@ mod x86 {
 
     impl Register for Avx2 {
         const QUERIES: usize = 2;
+
+        #[inline(always)]
+        fn attend_page<T: KvElement>(
+            step: &PageStep<T, 1>,
+            softmax: &mut Softmax,
+            out: &mut [f32],
+        ) {
+            #[target_feature(enable = "avx2,fma,f16c")]
+            fn run<T: KvElement>(step: &PageStep<T, 1>, softmax: &mut Softmax, out: &mut [f32]) {
+                step.run::<Avx2>(from_mut(softmax), &mut [out]);
+            }
+            unsafe { run(step, softmax, out) }
+        }
 
         #[inline(always)]
         fn splat(value: f32) -> Self {
