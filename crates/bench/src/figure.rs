@@ -89,17 +89,11 @@ impl Figure {
         checked.map_err(|error| write_error(path, &error))
     }
 
-    pub fn save(&self, caption: &str, path: &Path) -> Result<(), BenchError> {
-        let svg = self
-            .svg(caption)
-            .map_err(|reason| write_error(path, &reason))?;
-        std::fs::write(path, svg).map_err(|error| write_error(path, &error))
-    }
-
-    fn svg(&self, caption: &str) -> Result<String, String> {
+    /// The figure as text for the file at `path`, which errors name.
+    pub fn svg(&self, caption: &str, path: &Path) -> Result<String, BenchError> {
         let mut svg = String::new();
-        self.draw(&mut svg, caption)
-            .map_err(|error| error.to_string())?;
+        let drawn = self.draw(&mut svg, caption);
+        drawn.map_err(|error| write_error(path, &error))?;
         Ok(svg)
     }
 
@@ -240,7 +234,7 @@ mod tests {
                 panel(vec![]),
             ],
         };
-        let svg = figure.svg("model on device").unwrap();
+        let svg = figure.svg("model on device", Path::new("a.svg")).unwrap();
         for word in [
             "Under load",
             "model on device",

@@ -17,11 +17,11 @@ pub fn model(recipe: &Recipe) -> Result<ModelFiles, BenchError> {
     Ok(ModelFiles::from_checkpoint(recipe.name(), checkpoint)?)
 }
 
-/// Saves the model and returns a line that describes what was written.
-pub fn save(recipe: &Recipe, path: &Path) -> Result<String, BenchError> {
+/// Saves the model by way of the folder `work` and returns a line that describes what was written.
+pub fn save(recipe: &Recipe, path: &Path, work: &Path) -> Result<String, BenchError> {
     let container = Container::for_path(path);
     let made = recipe.make(container, SEED)?;
-    made.save(path)?;
+    made.save(path, work)?;
     Ok(format!(
         "{}, {} of random weights of the shape of {}, as {} at {}\n",
         recipe.name(),

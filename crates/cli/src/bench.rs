@@ -11,13 +11,16 @@ use loquat_bench::{
     PrefillInterference, Report, ReportHead, Scenario, Soak, Startup, Until, Workload, Workloads,
     machine, synthetic,
 };
+use loquat_convert::WorkFolder;
 use loquat_server::config::units;
+use loquat_synthetic::Recipe;
 
 use crate::args::BenchArgs;
 use crate::backends;
+use crate::convert;
 use crate::error::CliError;
 use crate::files;
-use crate::load::{self, locate, open_store_on};
+use crate::load::{self, locate, open_store, open_store_on};
 use crate::progress::ShareBar;
 use crate::serve::reader_grace;
 use crate::terminal::{print, print_json};
@@ -30,7 +33,7 @@ const HTTP_CLIENTS: usize = 32;
 
 pub fn run(args: &BenchArgs) -> Result<(), CliError> {
     if let (Some(recipe), Some(path)) = (&args.synthetic, &args.save) {
-        return print(&synthetic::save(recipe, path)?);
+        return save(recipe, path);
     }
     if let (Some(description), Some(path)) = (&args.draw, &args.svg) {
         return draw(description, path);
@@ -49,7 +52,16 @@ pub fn run(args: &BenchArgs) -> Result<(), CliError> {
 fn draw(description: &Path, svg: &Path) -> Result<(), CliError> {
     let description = files::json("--draw", description)?;
     let (figure, caption) = Figure::from_json(&description)?;
-    Ok(figure.save(&caption, svg)?)
+    files::overwrite(svg, &figure.svg(&caption, svg)?)
+}
+
+fn save(recipe: &Recipe, path: &Path) -> Result<(), CliError> {
+    let records = convert::records(&open_store()?);
+    let work = WorkFolder::beside(path, Some(&records)).map_err(|source| CliError::Write {
+        path: path.to_owned(),
+        source,
+    })?;
+    print(&synthetic::save(recipe, path, work.path())?)
 }
 
 fn measure(args: &BenchArgs) -> Result<(), CliError> {
@@ -94,7 +106,7 @@ fn measure(args: &BenchArgs) -> Result<(), CliError> {
 /// Prints the report, and fails if one of its checks failed.
 fn publish(args: &BenchArgs, head: &ReportHead, report: Report) -> Result<(), CliError> {
     if let (Some(path), Some(figure)) = (&args.svg, &report.figure) {
-        figure.save(&head.caption(), path)?;
+        files::overwrite(path, &figure.svg(&head.caption(), path)?)?;
     }
     if args.json {
         print_json(&report.to_json(head))?;

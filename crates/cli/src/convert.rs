@@ -73,7 +73,7 @@ pub fn run(args: &ConvertArgs) -> Result<(), CliError> {
     }
 }
 
-/// Where conversions are recorded while they run, for `loquat prune`.
+/// Where work folders of models are recorded while they are written, for `loquat prune`.
 pub fn records(store: &Store) -> PathBuf {
     store.cache_dir().join("conversions")
 }

@@ -49,6 +49,22 @@ pub fn write_whole(path: &Path, text: &str, replace: bool) -> std::io::Result<()
     Ok(())
 }
 
+/// Writes a file atomically, whether it exists or not. A device or a pipe is written to.
+pub fn overwrite(path: &Path, text: &str) -> Result<(), CliError> {
+    let written = match std::fs::metadata(path) {
+        Ok(found) if !found.is_file() => std::fs::write(path, text),
+        // The file that a link names, not the link.
+        Ok(_) => path
+            .canonicalize()
+            .and_then(|path| write_whole(&path, text, true)),
+        Err(_) => write_whole(path, text, true),
+    };
+    written.map_err(|source| CliError::Write {
+        path: path.to_owned(),
+        source,
+    })
+}
+
 /// The messages of a file, in OpenAI's format.
 pub fn messages(flag: &'static str, path: &Path) -> Result<Vec<Message>, CliError> {
     loquat_server::read_messages(json(flag, path)?).map_err(|error| invalid(flag, error))
@@ -78,4 +94,45 @@ pub fn parse(flag: &'static str, origin: &str, text: &str) -> Result<Value, CliE
         origin: origin.to_owned(),
         source,
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    #[test]
+    fn overwriting_replaces_the_whole_file() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = |name: &str| folder.path().join(name);
+        overwrite(&path("a"), "old").unwrap();
+        // Shows writes into the file, but not its replacement.
+        fs::hard_link(path("a"), path("reader")).unwrap();
+        overwrite(&path("a"), "new").unwrap();
+        let read = |name: &str| fs::read_to_string(path(name)).unwrap();
+        assert_eq!(
+            (read("a").as_str(), read("reader").as_str()),
+            ("new", "old")
+        );
+        assert!(overwrite(&path("missing/a"), "new").is_err());
+        assert!(overwrite(folder.path(), "new").is_err());
+        assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 2);
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn overwriting_follows_links_and_keeps_devices() {
+        let folder = tempfile::tempdir().unwrap();
+        let (file, link) = (folder.path().join("file"), folder.path().join("link"));
+        fs::write(&file, "old").unwrap();
+        std::os::unix::fs::symlink(&file, &link).unwrap();
+        overwrite(&link, "new").unwrap();
+        assert!(link.is_symlink());
+        assert_eq!(fs::read_to_string(&file).unwrap(), "new");
+        fs::remove_file(&link).unwrap();
+        std::os::unix::fs::symlink("/dev/null", &link).unwrap();
+        overwrite(&link, "new").unwrap();
+        assert!(link.is_symlink() && !Path::new("/dev/null").is_file());
+    }
 }

@@ -1,35 +1,77 @@
-//! What killed conversions leave.
+//! Work folders, and what killed processes leave of them.
 //!
-//! A conversion writes next to its output, which may be anywhere. Its record in a known folder
-//! names its work folder and stays locked while the process lives, so a record that is not locked
-//! names a folder that nobody uses.
+//! A model is written next to its path, which may be anywhere. A record in a known folder names the
+//! work folder before that exists, and stays locked while the process lives: a record that is not
+//! locked names a folder that nobody uses.
 
 use std::ffi::OsString;
 use std::fs::{self, File};
+use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
-use tempfile::NamedTempFile;
+use tempfile::{NamedTempFile, TempDir};
 
 use crate::ConvertError;
-use crate::output::{REPLACED, WORK};
+use crate::output::REPLACED;
 
-/// A work folder of a conversion that was killed.
+/// A work folder of a process that was killed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Leftover {
     pub path: PathBuf,
     pub bytes: u64,
 }
 
+const WORK: &str = ".loquat-work-";
 const RECORD: &str = ".work";
 
-/// The record of a running conversion, removed on drop.
-pub(crate) struct WorkRecord {
+/// A new folder next to a path, so that a rename moves its content there. Removed on drop.
+pub struct WorkFolder {
+    folder: TempDir,
+    /// Dropped after the folder.
+    _record: Option<WorkRecord>,
+}
+
+impl WorkFolder {
+    /// `records` is where [`leftovers`] looks, whenever the process is killed.
+    pub fn beside(target: &Path, records: Option<&Path>) -> io::Result<Self> {
+        let parent = target.parent().filter(|path| *path != Path::new(""));
+        let parent = parent.unwrap_or(Path::new("."));
+        let (name, record) = reserve(parent, records);
+        let folder = tempfile::Builder::new()
+            .prefix(&name)
+            .rand_bytes(0)
+            .tempdir_in(parent)?;
+        Ok(Self {
+            folder,
+            _record: record,
+        })
+    }
+
+    pub fn path(&self) -> &Path {
+        self.folder.path()
+    }
+
+    pub(crate) fn keep(self) -> PathBuf {
+        self.folder.keep()
+    }
+}
+
+/// The name of a new work folder, and its record. Without a record, only a killed process leaves
+/// something.
+fn reserve(parent: &Path, records: Option<&Path>) -> (String, Option<WorkRecord>) {
+    let name = format!("{WORK}{:016x}", RandomState::new().hash_one(()));
+    let record = records.and_then(|records| WorkRecord::create(records, &parent.join(&name)).ok());
+    (name, record)
+}
+
+/// The record of a work folder in use, removed on drop.
+struct WorkRecord {
     _file: NamedTempFile,
 }
 
 impl WorkRecord {
-    pub fn create(records: &Path, work: &Path) -> io::Result<Self> {
+    fn create(records: &Path, work: &Path) -> io::Result<Self> {
         fs::create_dir_all(records)?;
         let mut file = tempfile::Builder::new()
             .suffix(RECORD)
@@ -42,7 +84,7 @@ impl WorkRecord {
     }
 }
 
-/// The work folders of killed conversions that were recorded in `records`.
+/// The work folders of killed processes that were recorded in `records`.
 pub fn leftovers(records: &Path) -> Vec<Leftover> {
     let found = orphaned(records).into_iter().map(|(_, leftover)| leftover);
     found.filter(|leftover| leftover.path.exists()).collect()
@@ -139,17 +181,38 @@ mod tests {
     }
 
     #[test]
-    fn only_folders_of_killed_conversions_are_removed() {
+    fn folder_is_recorded_before_it_exists() {
+        let folder = tempfile::tempdir().unwrap();
+        let (parent, records) = (folder.path(), folder.path().join("records"));
+        let (name, record) = reserve(parent, Some(&records));
+        record.unwrap()._file.keep().unwrap();
+        assert!(!parent.join(&name).exists());
+        assert_eq!(leftovers(&records), []);
+        let killed = work(parent, &name);
+        let found = leftovers(&records).into_iter().map(|left| left.path);
+        assert!(found.eq([killed]));
+
+        let live = WorkFolder::beside(&parent.join("model"), Some(&records)).unwrap();
+        assert_eq!(leftovers(&records).len(), 1);
+        let path = live.path().to_owned();
+        assert!(path.is_dir() && path.parent() == Some(parent));
+        drop(live);
+        assert!(!path.exists());
+        assert_eq!(fs::read_dir(records).unwrap().count(), 1);
+    }
+
+    #[test]
+    fn only_folders_of_killed_processes_are_removed() {
         let folder = tempfile::tempdir().unwrap();
         let records = folder.path().join("records");
         assert_eq!(leftovers(&records), []);
-        let live = work(folder.path(), ".loquat-convert-live");
-        let finished = work(folder.path(), ".loquat-convert-finished");
-        let killed = work(folder.path(), ".loquat-convert-killed");
-        let replacing = work(folder.path(), ".loquat-convert-replacing");
+        let live = work(folder.path(), ".loquat-work-live");
+        let finished = work(folder.path(), ".loquat-work-finished");
+        let killed = work(folder.path(), ".loquat-work-killed");
+        let replacing = work(folder.path(), ".loquat-work-replacing");
         fs::create_dir(replacing.join(REPLACED)).unwrap();
         let other = work(folder.path(), "model");
-        let gone = folder.path().join(".loquat-convert-gone");
+        let gone = folder.path().join(".loquat-work-gone");
         let record = WorkRecord::create(&records, &live).unwrap();
         drop(WorkRecord::create(&records, &finished).unwrap());
         for path in [&killed, &replacing, &other, &gone] {
@@ -181,7 +244,7 @@ mod tests {
         let folder = tempfile::tempdir().unwrap();
         let parent = folder.path().join(std::ffi::OsStr::from_bytes(b"caf\xe9"));
         fs::create_dir(&parent).unwrap();
-        let killed = work(&parent, ".loquat-convert-killed");
+        let killed = work(&parent, ".loquat-work-killed");
         abandon(folder.path(), &killed);
         assert_eq!(remove_leftovers(folder.path()).unwrap().len(), 1);
         assert!(!killed.exists());

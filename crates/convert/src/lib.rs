@@ -28,7 +28,7 @@ mod write;
 pub use class::Class;
 pub use convert::{Conversion, Step, convert};
 pub use error::ConvertError;
-pub use leftovers::{Leftover, leftovers, remove_leftovers};
+pub use leftovers::{Leftover, WorkFolder, leftovers, remove_leftovers};
 pub use measure::{QuantizationError, Report, TensorReport};
 pub use quantize::{Encoded, Encoding};
 pub use target::{Quant, Target};

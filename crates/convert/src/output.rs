@@ -3,10 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use loquat_weights::gguf::Gguf;
-use tempfile::{TempDir, TempPath};
+use tempfile::TempPath;
 
 use crate::ConvertError;
-use crate::leftovers::WorkRecord;
+use crate::leftovers::WorkFolder;
 use crate::source::{COMPANION_FILES, CONFIG, Source};
 
 /// Whether the result is a file or a folder.
@@ -27,14 +27,11 @@ pub(crate) struct OutputPath<'a> {
 /// An output in progress, with a work folder next to it that is removed on drop.
 pub(crate) struct PendingOutput<'a> {
     path: OutputPath<'a>,
-    work: TempDir,
-    /// Dropped after the work folder.
-    _record: Option<WorkRecord>,
+    work: WorkFolder,
     /// Dropped after the work folder, which is in the last of them.
     _parents: Parents,
 }
 
-pub(crate) const WORK: &str = ".loquat-convert-";
 const WHOLE: &str = "whole";
 /// An old model that is moved back if the new one cannot take its place.
 pub(crate) const REPLACED: &str = "replaced";
@@ -113,13 +110,9 @@ impl<'a> OutputPath<'a> {
         let parent = parent.unwrap_or(Path::new("."));
         let failed = ConvertError::writing(self.target);
         let parents = Parents::make(parent).map_err(&failed)?;
-        let work = tempfile::Builder::new().prefix(WORK).tempdir_in(parent);
-        let work = work.map_err(&failed)?;
-        // Without a record, only a killed conversion leaves something.
-        let record = records.and_then(|records| WorkRecord::create(records, work.path()).ok());
+        let work = WorkFolder::beside(self.target, records).map_err(&failed)?;
         Ok(PendingOutput {
             work,
-            _record: record,
             path: self,
             _parents: parents,
         })

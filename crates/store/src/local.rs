@@ -8,6 +8,7 @@ use loquat_weights::{MAX_VOCABULARY_BYTES, read_side_file, require_regular_file}
 
 use crate::contents::{CONFIG, Contents, INDEX, NamedFile, SINGLE, gguf_split, quant_in_name};
 use crate::error::{ModelCandidate, ModelCandidates};
+use crate::reference::path_reference;
 use crate::{FileKind, StoreError};
 
 /// A model at a local path.
@@ -30,7 +31,7 @@ pub(crate) fn inspect(path: &Path, kind: Option<FileKind>) -> Result<LocalModel,
     };
     match kind {
         Some(requested) if requested != found.kind => Err(StoreError::KindMismatch {
-            reference: path.display().to_string(),
+            reference: path_reference(path),
             requested,
             found: found.kind,
         }),
@@ -62,6 +63,17 @@ pub(crate) fn contents(directory: &Path) -> Result<Contents, StoreError> {
     Ok(Contents { files })
 }
 
+/// The file with this name in [`contents`], which replace what is not valid UTF-8.
+fn file_named(directory: &Path, name: &str) -> PathBuf {
+    let path = directory.join(name);
+    if path.exists() {
+        return path;
+    }
+    let entries = fs::read_dir(directory).into_iter().flatten().flatten();
+    let mut alike = entries.filter(|entry| entry.file_name().to_string_lossy() == name);
+    alike.next().map_or(path, |entry| entry.path())
+}
+
 fn in_directory(directory: &Path, kind: Option<FileKind>) -> Result<LocalModel, StoreError> {
     let contents = contents(directory)?;
     let mut found = Vec::new();
@@ -74,7 +86,7 @@ fn in_directory(directory: &Path, kind: Option<FileKind>) -> Result<LocalModel, 
     }
     let ggufs = contents.ggufs();
     let ggufs = ggufs.iter().map(|gguf| LocalModel {
-        path: directory.join(&gguf.path),
+        path: file_named(directory, &gguf.path),
         kind: FileKind::Gguf,
     });
     found.extend(ggufs);
@@ -108,12 +120,12 @@ fn ambiguous(directory: &Path, models: &[&LocalModel]) -> StoreError {
             .filter(fs::Metadata::is_file)
             .map(|metadata| metadata.len()),
         selector: match (model.kind, one_gguf) {
-            (FileKind::Gguf, false) => model.path.display().to_string(),
-            (kind, _) => format!("{} {}", directory.display(), kind.flag()),
+            (FileKind::Gguf, false) => path_reference(&model.path),
+            (kind, _) => format!("{} {}", path_reference(directory), kind.flag()),
         },
     });
     StoreError::Ambiguous {
-        reference: directory.display().to_string(),
+        reference: path_reference(directory),
         candidates: ModelCandidates(candidates.collect()),
     }
 }

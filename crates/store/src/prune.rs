@@ -20,7 +20,7 @@ pub struct PruneOptions {
 /// Something that pruning removes.
 #[derive(Debug, Clone)]
 pub enum Prunable {
-    /// An abandoned work directory or download, or content that no model uses.
+    /// An abandoned work directory, draft or download, or content that no model uses.
     Leftover { path: PathBuf, bytes: u64 },
     /// A model that was not run recently.
     Model(Box<StoredModel>),
@@ -43,6 +43,8 @@ impl Store {
             let bytes = size_of(&path);
             found.push(Prunable::Leftover { path, bytes });
         }
+        let drafts = self.abandoned_drafts().into_iter();
+        found.extend(drafts.map(|(path, bytes)| Prunable::Leftover { path, bytes }));
         let repos = self.repos_pulled();
         let left = self.hub.leftovers(&|repo| repos.contains(repo))?;
         found.extend(left.into_iter().map(Prunable::from));
@@ -68,8 +70,9 @@ impl Store {
         progress: &mut dyn Progress,
     ) -> Result<Vec<Prunable>, StoreError> {
         let old = self.old(options)?;
-        let mut removed: Vec<Prunable> = staging::sweep(&self.cache_dir)
-            .into_iter()
+        let swept = staging::sweep(&self.cache_dir).into_iter();
+        let mut removed: Vec<Prunable> = swept
+            .chain(self.sweep_drafts())
             .map(|(path, bytes)| Prunable::Leftover { path, bytes })
             .collect();
         let repos = self.repos_pulled();

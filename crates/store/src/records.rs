@@ -1,7 +1,8 @@
 //! Records about models: what the store downloaded, and when models were last used.
 //!
 //! Each record is a small file that is replaced atomically. No record is needed to run a model, so
-//! read and write failures are not errors.
+//! read and write failures are not errors. Drafts are written under a lock: one that exists while
+//! the lock is free belongs to a process that was killed.
 
 use std::collections::HashSet;
 use std::fs;
@@ -12,7 +13,12 @@ use std::time::{SystemTime, UNIX_EPOCH};
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 
-use crate::Store;
+use crate::{Store, staging};
+
+/// Starts the names of records that are being written.
+const DRAFT: &str = ".tmp";
+/// Held while a record is written.
+const LOCK: &str = "records";
 
 /// What a download was verified against.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize)]
@@ -71,7 +77,7 @@ impl Store {
     }
 
     pub(crate) fn record_pulled(&self, key: &str, pulled: &PullRecord) -> io::Result<()> {
-        replace(&self.pulled_path(key), pulled)
+        self.replace_record(&self.pulled_path(key), pulled)
     }
 
     /// The repositories that the store downloaded from.
@@ -89,12 +95,53 @@ impl Store {
 
     pub(crate) fn stamp_used(&self, key: &str) {
         let path = self.used_path(key);
-        if let Err(error) = replace(&path, &UsageRecord { at: now() }) {
+        if let Err(error) = self.replace_record(&path, &UsageRecord { at: now() }) {
             tracing::warn!(
                 "could not record in {} that the model was used: {error}",
                 path.display()
             );
         }
+    }
+
+    fn replace_record(&self, path: &Path, value: &impl Serialize) -> io::Result<()> {
+        let dir = path.parent().unwrap_or(Path::new("."));
+        fs::create_dir_all(dir)?;
+        staging::locked(&self.cache_dir, LOCK, || {
+            let mut draft = tempfile::Builder::new().prefix(DRAFT).tempfile_in(dir)?;
+            serde_json::to_writer(&mut draft, value)?;
+            draft.flush()?;
+            draft.persist(path)?;
+            Ok(())
+        })
+    }
+
+    /// The drafts of killed processes, with their sizes.
+    pub(crate) fn abandoned_drafts(&self) -> Vec<(PathBuf, u64)> {
+        if self.drafts().is_empty() {
+            return Vec::new();
+        }
+        staging::if_free(&self.cache_dir, LOCK, || self.drafts()).unwrap_or_default()
+    }
+
+    /// Removes [`Store::abandoned_drafts`] and returns them.
+    pub(crate) fn sweep_drafts(&self) -> Vec<(PathBuf, u64)> {
+        let mut drafts = self.abandoned_drafts();
+        drafts.retain(|(path, _)| fs::remove_file(path).is_ok());
+        drafts
+    }
+
+    fn drafts(&self) -> Vec<(PathBuf, u64)> {
+        let folders = ["pulled", "used"].map(|folder| fs::read_dir(self.cache_dir.join(folder)));
+        let entries = folders.into_iter().flatten().flatten().flatten();
+        let drafts = entries.filter(|entry| entry.file_name().to_string_lossy().starts_with(DRAFT));
+        drafts
+            .map(|entry| {
+                (
+                    entry.path(),
+                    entry.metadata().map_or(0, |found| found.len()),
+                )
+            })
+            .collect()
     }
 
     /// Removes the model's records.
@@ -113,14 +160,4 @@ pub(crate) fn now() -> u64 {
 
 fn read<T: DeserializeOwned>(path: &Path) -> Option<T> {
     serde_json::from_slice(&fs::read(path).ok()?).ok()
-}
-
-fn replace(path: &Path, value: &impl Serialize) -> io::Result<()> {
-    let dir = path.parent().unwrap_or(Path::new("."));
-    fs::create_dir_all(dir)?;
-    let mut draft = tempfile::NamedTempFile::new_in(dir)?;
-    serde_json::to_writer(&mut draft, value)?;
-    draft.flush()?;
-    draft.persist(path)?;
-    Ok(())
 }

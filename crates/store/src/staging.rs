@@ -126,6 +126,30 @@ fn work_dirs(tmp: &Path) -> Vec<(String, PathBuf)> {
     .collect()
 }
 
+/// Runs `work` under the cache's lock of this name. On a file system without locks it runs without.
+pub(crate) fn locked<T>(cache_dir: &Path, key: &str, work: impl FnOnce() -> T) -> T {
+    let locks = cache_dir.join("locks");
+    let lock = fs::create_dir_all(&locks).and_then(|()| open_lock(&lock_path(&locks, key)));
+    let lock = lock.ok().filter(|lock| lock.lock().is_ok());
+    let outcome = work();
+    if let Some(lock) = lock {
+        let _ = lock.unlock();
+    }
+    outcome
+}
+
+/// The same, unless another process has the lock.
+pub(crate) fn if_free<T>(cache_dir: &Path, key: &str, work: impl FnOnce() -> T) -> Option<T> {
+    let (locks, mut outcome) = (cache_dir.join("locks"), None);
+    fs::create_dir_all(&locks).ok()?;
+    let run = || {
+        outcome = Some(work());
+        Ok(())
+    };
+    with_free_lock(&locks, key, run).ok()?;
+    outcome
+}
+
 /// Runs `work` under the lock if the lock is free.
 fn with_free_lock(
     locks: &Path,

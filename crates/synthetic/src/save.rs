@@ -1,7 +1,6 @@
 //! Saving a model as files that other programs load.
 
 use std::fs;
-use std::io;
 use std::path::Path;
 
 use loquat_spec::SpecError;
@@ -28,8 +27,9 @@ impl Container {
 
 impl Synthetic {
     /// Writes the model to a new `.gguf` file or, if it was made for safetensors, into a new
-    /// folder. Nothing appears at `path` before everything is written.
-    pub fn save(&self, path: &Path) -> Result<(), SyntheticError> {
+    /// folder. Nothing appears at `path` before everything is written to `work`, an empty folder on
+    /// the same file system.
+    pub fn save(&self, path: &Path, work: &Path) -> Result<(), SyntheticError> {
         if path.exists() {
             return Err(SyntheticError::Exists {
                 path: path.to_owned(),
@@ -39,11 +39,7 @@ impl Synthetic {
             path: path.to_owned(),
             source,
         };
-        // In the same directory, so that a rename moves it into place.
-        let beside = path.parent().filter(|parent| *parent != Path::new(""));
-        let beside = beside.unwrap_or(Path::new("."));
-        let work = work_dir(beside).map_err(failed)?;
-        let whole = work.path().join("model");
+        let whole = work.join("model");
         match &self.description {
             Description::Gguf(metadata) => save_gguf(&whole, metadata, &self.tensors)?,
             Description::Config(text) => {
@@ -54,13 +50,6 @@ impl Synthetic {
         }
         fs::rename(&whole, path).map_err(failed)
     }
-}
-
-/// A folder that is removed when dropped.
-fn work_dir(beside: &Path) -> io::Result<tempfile::TempDir> {
-    tempfile::Builder::new()
-        .prefix(".loquat-synthetic-")
-        .tempdir_in(beside)
 }
 
 /// `config.json`, with MLX's `quantization` table for quantized models.

@@ -28,7 +28,8 @@ fn packed_file_does_not_stay_resident() {
     // A fifth of it is one matrix: keeping that twice would exceed the bound.
     let recipe: Recipe = "smollm2-135m:q8_0".parse().unwrap();
     let made = recipe.make(Container::for_path(&path), 0).unwrap();
-    made.save(&path).unwrap();
+    let work = tempfile::tempdir_in(folder.path()).unwrap();
+    made.save(&path, work.path()).unwrap();
     let test = std::env::current_exe().unwrap();
     let child = Command::new(test)
         .args([

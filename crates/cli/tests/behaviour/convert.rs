@@ -145,7 +145,7 @@ fn endless_model(folder: &Path) -> PathBuf {
     model
 }
 
-/// A conversion that has begun to write.
+/// A process that has begun to write.
 struct Converting {
     child: Child,
     folder: TempDir,
@@ -200,6 +200,15 @@ fn ended_conversion_leaves_nothing() {
     assert_eq!(records.count(), 0);
 }
 
+/// The paths that `prune` lists.
+fn prune(cache: &Path, flags: &[&str]) -> Vec<Value> {
+    let mut command = command(cache);
+    let pruned = command.args(["prune", "--json"]).args(flags).output();
+    let report: Value = serde_json::from_str(&Outcome::from(pruned.unwrap()).quiet()).unwrap();
+    let removed = report["removed"].as_array().unwrap().iter();
+    removed.map(|removed| removed["path"].clone()).collect()
+}
+
 #[test]
 fn prune_removes_what_a_killed_conversion_left() {
     let (folder, cache) = (TempDir::new().unwrap(), TempDir::new().unwrap());
@@ -209,20 +218,41 @@ fn prune_removes_what_a_killed_conversion_left() {
     killed.child.kill().unwrap();
     killed.child.wait().unwrap();
     let left = killed.left();
-    assert!(left[0].starts_with(".loquat-convert-"), "{left:?}");
-    let prune = |flags: &[&str]| {
-        let mut command = command(cache.path());
-        let pruned = command.args(["prune", "--json"]).args(flags).output();
-        let report: Value = serde_json::from_str(&Outcome::from(pruned.unwrap()).quiet()).unwrap();
-        let removed = report["removed"].as_array().unwrap().clone();
-        removed.into_iter().map(|removed| removed["path"].clone())
-    };
+    assert!(left[0].starts_with(".loquat-work-"), "{left:?}");
     let work = killed.folder.path().join(&left[0]);
     let expected = [Value::from(work.to_str().unwrap())];
-    assert!(prune(&["--dry-run"]).eq(expected.clone()));
+    assert_eq!(prune(cache.path(), &["--dry-run"]), expected);
     assert_eq!(killed.left(), left);
-    assert!(prune(&[]).eq(expected));
+    assert_eq!(prune(cache.path(), &[]), expected);
     assert_eq!(killed.left(), [""; 0]);
-    assert_eq!(prune(&[]).count(), 0);
+    assert_eq!(prune(cache.path(), &[]), [""; 0]);
     assert_eq!(live.left().len(), 1, "a conversion that runs is spared");
+}
+
+#[test]
+fn prune_removes_what_a_killed_save_left() {
+    let cache = TempDir::new().unwrap();
+    // On a busy machine the model may be saved before the process is killed: try again.
+    let (saving, work) = loop {
+        let folder = TempDir::new().unwrap();
+        let mut command = command(cache.path());
+        let command = command.args(["bench", "--synthetic", "smollm2-135m:q8_0", "--save"]);
+        let child = command.arg(folder.path().join("model.gguf")).spawn();
+        let mut saving = Converting {
+            child: child.unwrap(),
+            folder,
+        };
+        while saving.left().is_empty() && saving.child.try_wait().unwrap().is_none() {
+            std::thread::sleep(Duration::from_millis(1));
+        }
+        saving.child.kill().unwrap();
+        saving.child.wait().unwrap();
+        let left = saving.left();
+        if left[0].starts_with(".loquat-work-") {
+            let work = saving.folder.path().join(&left[0]);
+            break (saving, work);
+        }
+    };
+    assert_eq!(prune(cache.path(), &[]), [work.to_str().unwrap()]);
+    assert_eq!(saving.left(), [""; 0]);
 }

@@ -423,7 +423,7 @@ fn truncated_model_fails_alone_and_recovers() {
     let before = ["damaged", "other"].map(|model| answered(&serving.ask(model)));
 
     let endless = json!({
-        "model": "damaged", "prompt": "Hello", "max_tokens": 50_000, "stream": true,
+        "model": "damaged", "prompt": "Hello", "max_tokens": 90_000, "stream": true,
         "logit_bias": { LETTER_A: 100 },
     });
     let mut streams = [0; 2].map(|_| {

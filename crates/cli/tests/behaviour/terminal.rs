@@ -4,7 +4,7 @@ use std::io::{Read, Write};
 use std::num::NonZeroU16;
 use std::process::{Child, Command};
 use std::sync::Arc;
-use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
+use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::time::Instant;
 
 use pty_process::Size;
@@ -193,11 +193,10 @@ impl Terminal {
     /// Waits for the exit; returns the exit code and the screen.
     #[track_caller]
     pub fn ends(mut self) -> (i32, String) {
-        let code = ends(&mut self.child);
         while let Ok(bytes) = self.written.recv_timeout(HANG_TIMEOUT) {
             self.show(&bytes);
         }
-        (code, self.screen())
+        (ends(&mut self.child), self.screen())
     }
 
     /// Leaves with `/exit`.
@@ -221,9 +220,10 @@ fn size(count: u16) -> NonZeroU16 {
     NonZeroU16::new(count).unwrap()
 }
 
-/// Forwards output until the process is gone, which Linux reports as an error.
+/// Forwards output until the process is gone, which Linux reports as an error. Reads little ahead:
+/// the process waits while a test does not look, so that an endless answer stays endless.
 fn read(pty: Arc<Pty>) -> Receiver<Vec<u8>> {
-    let (sender, receiver) = channel();
+    let (sender, receiver) = sync_channel(1);
     std::thread::spawn(move || {
         let mut buffer = [0; 4096];
         while let Ok(count @ 1..) = (&*pty).read(&mut buffer) {

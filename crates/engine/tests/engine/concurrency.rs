@@ -19,17 +19,15 @@ fn slow() -> FakeOptions {
 
 #[test]
 fn earlier_of_two_drains_counts() {
-    let options = EngineOptions {
-        event_buffer: 10_000,
-        ..EngineOptions::default()
-    };
-    let (engine, _) = start(slow(), options);
+    let (engine, _) = start(slow(), EngineOptions::default());
+    // Unread, it does not end by itself.
     let endless = engine.submit(greedy(&[1], 4000)).expect("accepted");
+    let begun = Instant::now();
     thread::scope(|scope| {
         scope.spawn(|| engine.drain(Duration::from_millis(100)));
-        engine.drain(Duration::from_secs(3600));
+        engine.drain(HANG_TIMEOUT);
     });
-    // The later deadline would have let it finish.
+    assert!(begun.elapsed() < HANG_TIMEOUT, "{:?}", begun.elapsed());
     assert_eq!(endless.collect_blocking(), Err(EngineError::ShutDown));
 }
 
@@ -39,16 +37,15 @@ fn dropped_readers_delay_nobody() {
         event_buffer: 2,
         ..EngineOptions::default()
     };
-    const PATIENCE: Duration = Duration::from_secs(600);
     let (engine, _) = start(slow(), options);
     let stalled = engine.submit(greedy(&[1], 1000)).expect("accepted");
     eventually("it stalls", || engine.stats().paused == 1);
     let begun = Instant::now();
     thread::scope(|scope| {
-        scope.spawn(|| engine.drain(PATIENCE));
+        scope.spawn(|| engine.drain(HANG_TIMEOUT));
         drop(stalled);
     });
-    assert!(begun.elapsed() < PATIENCE, "{:?}", begun.elapsed());
+    assert!(begun.elapsed() < HANG_TIMEOUT, "{:?}", begun.elapsed());
 }
 
 #[test]
@@ -251,5 +248,5 @@ fn stalled_reader_delays_only_one_step() {
     });
     drop(stalled);
     // Otherwise each of two hundred steps would take the grace.
-    assert!(began.elapsed() < grace * 50, "{:?}", began.elapsed());
+    assert!(began.elapsed() < grace * 150, "{:?}", began.elapsed());
 }

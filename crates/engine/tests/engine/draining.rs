@@ -6,8 +6,6 @@ use crate::support::*;
 use loquat_engine::{Engine, EngineError, EngineOptions, Generation};
 use loquat_testkit::fake_session::FakeOptions;
 
-const LONG: Duration = Duration::from_secs(60);
-
 fn slow() -> FakeOptions {
     FakeOptions {
         delay: Duration::from_millis(1),
@@ -44,7 +42,7 @@ fn drain_finishes_requests_and_refuses_new_ones() {
     let (engine, counters) = start(slow(), two_at_once());
     let generations = load(&engine, 6, 20);
     std::thread::scope(|scope| {
-        scope.spawn(|| engine.drain(LONG));
+        scope.spawn(|| engine.drain(HANG_TIMEOUT));
         eventually("it closes", || {
             engine.submit(greedy(&[9], 1)).err() == Some(EngineError::ShutDown)
         });

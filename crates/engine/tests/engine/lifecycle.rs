@@ -1,5 +1,6 @@
 //! Refusal, cancellation, failure and the end.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use crate::support::*;
@@ -132,19 +133,20 @@ fn full_queue_refuses_and_recovers() {
     };
     let options = EngineOptions {
         max_queue: 2,
-        event_buffer: 2,
         ..EngineOptions::default()
     };
+    let hold = Arc::clone(&fake.hold);
     let (engine, counters) = start(fake, options);
-    let mut running = engine.submit(greedy(&[1], 1000)).expect("accepted");
-    until_running(&mut running);
+    let held = hold.lock().expect("no panic");
+    let running = engine.submit(greedy(&[1], 1000)).expect("accepted");
+    until_admitted(&engine);
     let waiting = [2, 3].map(|t| engine.submit(greedy(&[t], 5)).expect("queued"));
     let refused = engine.submit(greedy(&[4], 5)).expect_err("full");
     assert_eq!(refused, EngineError::QueueFull);
     assert!(refused.is_retryable());
     assert_eq!(engine.stats().waiting, 2);
 
-    drop(running);
+    drop((running, held));
     for (generation, token) in waiting.into_iter().zip([2, 3]) {
         let completion = generation.collect_blocking().expect("finished");
         let expected = oracle(FakeOptions::default(), &[token], 5);
@@ -163,12 +165,13 @@ fn one_client_cannot_fill_the_queue_for_others() {
     let options = EngineOptions {
         max_queue: 6,
         max_queue_per_client: Some(2),
-        event_buffer: 2,
         ..EngineOptions::default()
     };
+    let hold = Arc::clone(&fake.hold);
     let (engine, counters) = start(fake, options);
-    let mut running = engine.submit(greedy(&[1], 1000)).expect("accepted");
-    until_running(&mut running);
+    let held = hold.lock().expect("no panic");
+    let running = engine.submit(greedy(&[1], 1000)).expect("accepted");
+    until_admitted(&engine);
     let of = |client: Option<&str>| {
         engine.submit(GenerateRequest {
             client: client.map(str::to_owned),
@@ -183,7 +186,7 @@ fn one_client_cannot_fill_the_queue_for_others() {
         assert_eq!(refused, EngineError::QueueFull);
     }
     assert_eq!(of(Some("c")).expect_err("all six"), EngineError::QueueFull);
-    drop(running);
+    drop((running, held));
     for generation in waiting {
         assert_eq!(
             generation.collect_blocking().expect("finished").ids().len(),
@@ -197,29 +200,33 @@ fn one_client_cannot_fill_the_queue_for_others() {
 
 #[test]
 fn dropping_a_generation_frees_it() {
+    // A request neither ends nor pauses for minutes: a paused one could be preempted.
+    const TOKENS: usize = 20_000;
     let fake = FakeOptions {
         max_sequences: 2,
-        delay: Duration::from_millis(1),
+        max_context: 2 * TOKENS,
+        delay: Duration::from_millis(10),
         ..FakeOptions::default()
     };
     let options = EngineOptions {
-        event_buffer: 4,
+        event_buffer: TOKENS,
         ..EngineOptions::default()
     };
     let (engine, counters) = start(fake, options);
-    let mut running = engine.submit(greedy(&[1], 4000)).expect("accepted");
-    until_running(&mut running);
-    let paused = engine.submit(greedy(&[2], 4000)).expect("accepted");
-    let queued = engine.submit(greedy(&[3], 4000)).expect("accepted");
-    eventually("two run", || engine.stats().running == 2);
-    assert_eq!(engine.stats().waiting, 1);
-
+    let [first, second, queued] =
+        [1, 2, 3].map(|token| engine.submit(greedy(&[token], TOKENS)).expect("accepted"));
+    let until = |running, waiting| {
+        eventually(&format!("{running} run and {waiting} wait"), || {
+            let stats = engine.stats();
+            (stats.running, stats.waiting) == (running, waiting)
+        });
+    };
+    until(2, 1);
     drop(queued);
-    eventually("the queued one is gone", || engine.stats().waiting == 0);
-    assert_eq!(engine.stats().running, 2);
-    drop(paused);
-    eventually("the paused one is gone", || engine.stats().running == 1);
-    drop(running);
+    until(2, 0);
+    drop(second);
+    until(1, 0);
+    drop(first);
     assert_empty(&engine, &counters);
 }
 
@@ -404,7 +411,8 @@ fn shutdown_ends_all_requests() {
     let (engine, counters) = start(fake, EngineOptions::default());
     let mut running = engine.submit(greedy(&[1], 4000)).expect("accepted");
     until_running(&mut running);
-    let waiting = engine.submit(greedy(&[2], 10)).expect("queued");
+    // Unread, neither can end.
+    let waiting = engine.submit(greedy(&[2], 4000)).expect("queued");
     engine.shutdown();
     assert!(counters.dropped());
     assert_eq!(counters.live(), 0);
@@ -444,7 +452,7 @@ fn into_session_returns_usable_session() {
 #[test]
 fn abandoned_engine_fails_requests_and_does_not_wait() {
     let fake = FakeOptions::default();
-    let hold = std::sync::Arc::clone(&fake.hold);
+    let hold = Arc::clone(&fake.hold);
     let (engine, counters) = start(fake, EngineOptions::default());
     let monitor = engine.step_monitor();
     assert_eq!(monitor.step_time(), None);

@@ -1,6 +1,6 @@
 //! Same tokens whatever the load, and a share of the step for everyone.
 
-use std::time::Duration;
+use std::sync::Arc;
 
 use crate::support::*;
 use loquat_engine::{EngineOptions, Event, GenerateRequest, Logprobs, SamplingParams};
@@ -31,27 +31,24 @@ fn mixed() -> Vec<GenerateRequest> {
 fn results_do_not_depend_on_the_batch() {
     let (engine, _) = start_default();
     let alone: Vec<_> = mixed().into_iter().map(|r| ids(&engine, r)).collect();
-    let counters;
-    {
-        let (engine, watched) = start(
-            FakeOptions {
-                delay: Duration::from_millis(1),
-                ..FakeOptions::default()
-            },
-            EngineOptions {
-                step_tokens: Some(40),
-                ..EngineOptions::default()
-            },
-        );
-        counters = watched;
-        let together: Vec<_> = mixed()
-            .into_iter()
-            .map(|request| engine.submit(request).expect("accepted"))
-            .collect();
-        for (generation, alone) in together.into_iter().zip(&alone) {
-            let completion = generation.collect_blocking().expect("finished");
-            assert_eq!(completion.ids(), *alone);
-        }
+    let fake = FakeOptions::default();
+    let hold = Arc::clone(&fake.hold);
+    let options = EngineOptions {
+        step_tokens: Some(40),
+        // Measured times decide nothing.
+        max_slowdown: f32::INFINITY,
+        ..EngineOptions::default()
+    };
+    let (engine, counters) = start(fake, options);
+    let held = hold.lock().expect("no panic");
+    let together: Vec<_> = mixed()
+        .into_iter()
+        .map(|request| engine.submit(request).expect("accepted"))
+        .collect();
+    drop(held);
+    for (generation, alone) in together.into_iter().zip(&alone) {
+        let completion = generation.collect_blocking().expect("finished");
+        assert_eq!(completion.ids(), *alone);
     }
     let steps = counters.steps();
     assert!(steps.iter().any(|step| step.rows >= 12), "{steps:?}");
@@ -97,23 +94,22 @@ fn decoding_continues_during_long_prompt() {
     let options = EngineOptions {
         step_tokens: Some(4),
         event_buffer: 1000,
+        max_slowdown: f32::INFINITY,
         ..EngineOptions::default()
     };
-    let fake = FakeOptions {
-        delay: Duration::from_millis(1),
-        ..FakeOptions::default()
-    };
+    let fake = FakeOptions::default();
+    let hold = Arc::clone(&fake.hold);
     let (engine, counters) = start(fake, options);
-    let mut first = engine.submit(greedy(&[1], 1000)).expect("accepted");
-    until_running(&mut first);
+    let held = hold.lock().expect("no panic");
+    let _first = engine.submit(greedy(&[1], 1000)).expect("accepted");
+    until_admitted(&engine);
     let long: Vec<u32> = vec![9; 90];
-    let before = counters.steps().len();
-    assert_eq!(
-        ids(&engine, greedy(&long, 2)),
-        oracle(FakeOptions::default(), &long, 2)
-    );
+    let second = engine.submit(greedy(&long, 2)).expect("accepted");
+    drop(held);
+    let second = second.collect_blocking().expect("finished");
+    assert_eq!(second.ids(), oracle(FakeOptions::default(), &long, 2));
     let steps = counters.steps();
-    let shared = steps[before..].iter().filter(|step| step.rows == 2).count();
+    let shared = steps.iter().filter(|step| step.rows == 2).count();
     assert!(shared >= 30, "three prompt tokens a step: {shared}");
     assert!(steps.iter().all(|step| step.tokens <= 4));
 }

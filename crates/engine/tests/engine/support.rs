@@ -11,6 +11,9 @@ use loquat_session::Session;
 use loquat_testkit::fake_session::{FakeCounters, FakeOptions, FakeSession};
 use loquat_text::Tokenizer;
 
+/// Longer than anything takes on a busy machine, unless it hangs.
+pub const HANG_TIMEOUT: Duration = Duration::from_secs(600);
+
 pub fn start(fake: FakeOptions, options: EngineOptions) -> (Engine, Arc<FakeCounters>) {
     let session = FakeSession::new(fake);
     let counters = session.counters();
@@ -74,6 +77,12 @@ pub fn until_running(generation: &mut Generation) -> Vec<TokenInfo> {
     }
 }
 
+/// Waits until the engine has taken all requests from its queue. If a test holds the session, the
+/// engine then stays in that step: nothing ends, pauses or is preempted.
+pub fn until_admitted(engine: &Engine) {
+    eventually("nothing waits", || engine.stats().waiting == 0);
+}
+
 /// What the fake would say to `prompt`, asked directly and one token at a time.
 pub fn oracle(fake: FakeOptions, prompt: &[u32], count: usize) -> Vec<u32> {
     use loquat_session::{Emit, StepBatch, StepOutput};
@@ -96,7 +105,7 @@ pub fn oracle(fake: FakeOptions, prompt: &[u32], count: usize) -> Vec<u32> {
 
 /// Waits until `done`; the limit only detects hangs.
 pub fn eventually(what: &str, done: impl Fn() -> bool) {
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + HANG_TIMEOUT;
     while !done() {
         assert!(Instant::now() < deadline, "timed out waiting until {what}");
         std::thread::sleep(Duration::from_millis(1));

@@ -39,10 +39,15 @@ fn config() -> Config {
     }
 }
 
-/// A server with a slow model.
+/// A server with a model that takes minutes to reply.
 fn server() -> Arc<Harness> {
+    server_with(Duration::from_millis(200))
+}
+
+/// A reply of a thousand tokens that take this long each.
+fn server_with(delay: Duration) -> Arc<Harness> {
     let model = Scripted {
-        delay: Duration::from_millis(5),
+        delay,
         ..Scripted::new(&"word ".repeat(200))
     };
     Arc::new(Harness::with(model, config()))
@@ -287,7 +292,7 @@ async fn all_requests_are_cancelled_at_once() {
 
 #[tokio::test]
 async fn running_request_survives_unload() {
-    let server = server();
+    let server = server_with(Duration::from_millis(2));
     let asked = start_request(&server).await;
     let model = ok(&server, Method::POST, "models/gpt/unload").await;
     assert_eq!(model["state"], "unloaded");

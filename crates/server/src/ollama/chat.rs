@@ -15,13 +15,12 @@ use super::answer::{LoweredPrompt, ReplyRequest};
 use super::keep_alive::OllamaKeepAlive;
 use super::message::{self, OllamaMessage, OllamaTool, OllamaToolCall};
 use super::options::{self, Options};
-use super::response::{self, LineHead, OllamaNumbers, ReplyLine, ReplyPiece};
+use super::response::{self, OllamaLineHead, ReplyLine, ReplyPiece};
 use super::think::{OllamaFormat, OllamaThink};
 use crate::app::App;
 use crate::caller::Caller;
 use crate::error::ApiError;
 use crate::models::Loaded;
-use crate::openai::logprobs::TokenLogprob;
 use crate::wire::{FieldTables, JsonBody, WireRequest};
 
 const ROUTE: &str = "/api/chat";
@@ -70,20 +69,9 @@ impl WireRequest for OllamaChatRequest {
 /// A reply, or a line of it.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct OllamaChatResponse {
-    /// As the request spells it.
-    pub model: String,
-    /// In RFC 3339.
-    pub created_at: String,
-    pub message: OllamaReply,
-    /// Whether it is the last line.
-    pub done: bool,
-    /// `stop`, `length`, `load` or `unload`; in the last line.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub done_reason: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub logprobs: Option<Vec<TokenLogprob>>,
     #[serde(flatten)]
-    pub numbers: OllamaNumbers,
+    pub head: OllamaLineHead,
+    pub message: OllamaReply,
 }
 
 /// The assistant's message.
@@ -173,20 +161,15 @@ pub async fn chat(
 }
 
 impl ReplyLine for OllamaChatResponse {
-    fn new(head: LineHead, piece: ReplyPiece) -> Self {
+    fn new(head: OllamaLineHead, piece: ReplyPiece) -> Self {
         Self {
-            model: head.model,
-            created_at: head.created_at,
+            head,
             message: OllamaReply {
                 role: "assistant",
                 content: piece.content,
                 thinking: piece.thinking,
                 tool_calls: piece.calls,
             },
-            done: head.done_reason.is_some(),
-            done_reason: head.done_reason,
-            logprobs: head.logprobs,
-            numbers: head.numbers,
         }
     }
 }

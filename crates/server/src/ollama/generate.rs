@@ -18,7 +18,7 @@ use super::answer::{LoweredPrompt, ReplyRequest};
 use super::keep_alive::OllamaKeepAlive;
 use super::message::check_images;
 use super::options::{self, Options};
-use super::response::{self, LineHead, OllamaNumbers, ReplyLine, ReplyPiece};
+use super::response::{self, OllamaLineHead, ReplyLine, ReplyPiece};
 use super::think::{OllamaFormat, OllamaThink};
 use crate::app::App;
 use crate::caller::Caller;
@@ -27,7 +27,6 @@ use crate::field::Field;
 use crate::fill_in::fill_in;
 use crate::models::Loaded;
 use crate::openai::answer_format::AnswerConstraint;
-use crate::openai::logprobs::TokenLogprob;
 use crate::wire::{FieldTables, JsonBody, WireRequest};
 
 const ROUTE: &str = "/api/generate";
@@ -91,22 +90,11 @@ impl WireRequest for OllamaGenerateRequest {
 /// An answer, or a line of it.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct OllamaGenerateResponse {
-    /// As the request spells it.
-    pub model: String,
-    /// In RFC 3339.
-    pub created_at: String,
+    #[serde(flatten)]
+    pub head: OllamaLineHead,
     pub response: String,
     #[serde(skip_serializing_if = "String::is_empty")]
     pub thinking: String,
-    /// Whether it is the last line.
-    pub done: bool,
-    /// `stop`, `length`, `load` or `unload`; in the last line.
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub done_reason: Option<&'static str>,
-    #[serde(skip_serializing_if = "Option::is_none")]
-    pub logprobs: Option<Vec<TokenLogprob>>,
-    #[serde(flatten)]
-    pub numbers: OllamaNumbers,
 }
 
 pub fn routes() -> Router<Arc<App>> {
@@ -288,16 +276,11 @@ impl PromptFields {
 }
 
 impl ReplyLine for OllamaGenerateResponse {
-    fn new(head: LineHead, piece: ReplyPiece) -> Self {
+    fn new(head: OllamaLineHead, piece: ReplyPiece) -> Self {
         Self {
-            model: head.model,
-            created_at: head.created_at,
+            head,
             response: piece.content,
             thinking: piece.thinking,
-            done: head.done_reason.is_some(),
-            done_reason: head.done_reason,
-            logprobs: head.logprobs,
-            numbers: head.numbers,
         }
     }
 }

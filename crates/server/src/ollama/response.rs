@@ -105,27 +105,44 @@ pub fn refuse_truncation(truncate: Option<bool>, shift: Option<bool>) -> Result<
 
 /// A line of an endpoint's stream, or its whole reply.
 pub trait ReplyLine: Serialize + Send + 'static {
-    fn new(head: LineHead, piece: ReplyPiece) -> Self;
+    fn new(head: OllamaLineHead, piece: ReplyPiece) -> Self;
 }
 
 /// The fields that lines of every endpoint share.
-pub struct LineHead {
+#[derive(Debug, Serialize, ToSchema)]
+pub struct OllamaLineHead {
+    /// As the request spells it.
     pub model: String,
+    /// In RFC 3339.
     pub created_at: String,
-    /// In the last line only.
+    /// Whether it is the last line.
+    pub done: bool,
+    /// `stop`, `length`, `load` or `unload`; in the last line.
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub done_reason: Option<&'static str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
     pub logprobs: Option<Vec<TokenLogprob>>,
+    #[serde(flatten)]
     pub numbers: OllamaNumbers,
 }
 
-impl LineHead {
+impl OllamaLineHead {
     fn new(model: String) -> Self {
         Self {
             model,
             created_at: time::now(),
+            done: false,
             done_reason: None,
             logprobs: None,
             numbers: OllamaNumbers::default(),
+        }
+    }
+
+    fn last(self, reason: &'static str) -> Self {
+        Self {
+            done: true,
+            done_reason: Some(reason),
+            ..self
         }
     }
 }
@@ -159,22 +176,21 @@ pub struct ReplyContext {
 }
 
 impl ReplyContext {
-    fn head(&self, piece: &ReplyPiece) -> LineHead {
+    fn head(&self, piece: &ReplyPiece) -> OllamaLineHead {
         let model = self.logprobs_model.as_ref();
         let model = model.filter(|_| !piece.tokens.is_empty());
-        LineHead {
+        OllamaLineHead {
             logprobs: model.map(|model| {
                 ChatLogprobs::new(&piece.tokens, model.chat_context().tokenizer()).content
             }),
-            ..LineHead::new(self.model.clone())
+            ..OllamaLineHead::new(self.model.clone())
         }
     }
 
-    fn last_head(&self, piece: &ReplyPiece, finish: &Finish) -> LineHead {
-        LineHead {
-            done_reason: Some(done_reason(finish.reason)),
+    fn last_head(&self, piece: &ReplyPiece, finish: &Finish) -> OllamaLineHead {
+        OllamaLineHead {
             numbers: OllamaNumbers::new(finish, &self.caller, self.load),
-            ..self.head(piece)
+            ..self.head(piece).last(done_reason(finish.reason))
         }
     }
 }
@@ -267,7 +283,7 @@ impl<L: ReplyLine> ReplyWriter for LineWriter<L> {
 
     fn fail(&mut self, error: &ApiError, usage: Usage) -> Bytes {
         let piece = std::mem::take(&mut self.pending);
-        let head = LineHead {
+        let head = OllamaLineHead {
             numbers: OllamaNumbers {
                 total_duration: Some(nanos(self.context.caller.received.elapsed())),
                 prompt_eval_count: Some(usage.prompt_tokens),
@@ -295,10 +311,7 @@ pub fn empty_reply<L: ReplyLine>(
     reason: &'static str,
     ignored: &[&'static str],
 ) -> Response {
-    let head = LineHead {
-        done_reason: Some(reason),
-        ..LineHead::new(model)
-    };
+    let head = OllamaLineHead::new(model).last(reason);
     with_ignored_header(Json(L::new(head, ReplyPiece::default())), ignored)
 }
 

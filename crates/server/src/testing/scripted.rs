@@ -179,6 +179,21 @@ impl Opener for Scripted {
     }
 }
 
+/// Makes the steps of a model with this lock wait until the sender is dropped.
+pub fn hold_steps(hold: &Arc<Mutex<()>>) -> mpsc::Sender<()> {
+    let hold = Arc::clone(hold);
+    let (release, released) = mpsc::channel::<()>();
+    let (locked, is_locked) = mpsc::channel();
+    std::thread::spawn(move || {
+        let _held = hold.lock().unwrap_or_else(PoisonError::into_inner);
+        let _ = locked.send(());
+        // Fails when the sender is dropped.
+        let _ = released.recv();
+    });
+    is_locked.recv().expect("the thread runs");
+    release
+}
+
 /// Blocks each opening while the sender lives, then fails.
 pub struct Stuck(Mutex<mpsc::Receiver<()>>);
 

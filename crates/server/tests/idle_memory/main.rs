@@ -21,6 +21,9 @@ const CLIENTS: usize = 256;
 /// The weights of a small model. The fake one has none, and the server's tables would count too much.
 const WEIGHTS: usize = 64 << 20;
 
+/// Only a hang takes longer.
+const TIMEOUT: Duration = Duration::from_secs(300);
+
 /// A prompt of 8 KiB, answered.
 async fn converse(address: SocketAddr) {
     let body = serde_json::json!({
@@ -58,6 +61,7 @@ async fn memory_returns_to_idle_level() {
         ..Config::default()
     };
     config.server.port = 0;
+    config.limits.header_timeout = TIMEOUT;
     let server = Server::bind(config, Arc::new(model)).await.expect("a port");
     let address = server.address();
     let (stop, stopped) = oneshot::channel::<()>();
@@ -73,7 +77,7 @@ async fn memory_returns_to_idle_level() {
         client.await.expect("an answer");
     }
     // The server trims by itself, once it is idle.
-    let deadline = Instant::now() + Duration::from_secs(60);
+    let deadline = Instant::now() + TIMEOUT;
     let busy = resident();
     while resident() > idle + idle / 10 {
         let now = resident();

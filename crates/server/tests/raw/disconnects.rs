@@ -1,12 +1,11 @@
 //! Clients that disconnect, at every stage.
 
-use std::time::Duration;
+use std::sync::Arc;
 
 use tokio::io::AsyncWriteExt;
-use tokio::time::sleep;
 
 use crate::http_client::post;
-use crate::scripted::{MODEL, Scripted};
+use crate::scripted::{MODEL, Scripted, hold_steps};
 use crate::test_server::{TestServer, chat, config, long_reply};
 
 const CHAT: &str = "/v1/chat/completions";
@@ -85,17 +84,17 @@ async fn disconnect_leaves_the_queue() {
 
 #[tokio::test]
 async fn half_closed_client_gets_its_answer() {
-    let server = TestServer::start(Scripted {
-        delay: Duration::from_millis(10),
-        ..Scripted::new("a few words for a client that reads on")
-    })
-    .await;
+    let model = Scripted::new("a few words for a client that reads on");
+    let hold = Arc::clone(&model.hold);
+    let server = TestServer::start(model).await;
     for stream in [false, true] {
+        let held = hold_steps(&hold);
         let mut client = server.connect().await;
         client.post(CHAT, &chat(stream)).await;
-        server.until("it runs", |load| load.running == 1).await;
+        server.until("it runs", |load| load.generating == 1).await;
         let closed = client.stream.shutdown().await;
         closed.expect("a half-closed socket");
+        drop(held);
         let mut answer = client.response().await;
         if answer.status == 100 {
             answer = client.response().await;
@@ -128,11 +127,7 @@ async fn half_close_within_a_body_ends_the_request() {
 #[tokio::test]
 async fn disconnect_near_the_end_counts_once() {
     let words = "a few words";
-    let server = TestServer::start(Scripted {
-        delay: Duration::from_millis(1),
-        ..Scripted::new(words)
-    })
-    .await;
+    let server = TestServer::start(Scripted::new(words)).await;
     let mut client = server.connect().await;
     client.post(CHAT, &chat(true)).await;
     let stream = client.response().await.body;
@@ -166,13 +161,16 @@ async fn disconnect_with_pipelined_requests_is_detected() {
 
 #[tokio::test]
 async fn disconnect_cancels_embeddings() {
-    let server = TestServer::start(long_reply()).await;
+    let model = Scripted::new("unheard");
+    let held = hold_steps(&model.hold);
+    let server = TestServer::start(model).await;
     let mut client = server.connect().await;
     let inputs = vec!["sing"; 64];
     let body = serde_json::json!({ "model": MODEL, "input": inputs });
     client.post("/v1/embeddings", &body).await;
     server.until("it runs", |load| load.requests == 1).await;
     drop(client);
-    sleep(Duration::from_millis(10)).await;
+    server.until("it is gone", |load| load.requests == 0).await;
+    drop(held);
     server.is_healthy_and_idle().await;
 }

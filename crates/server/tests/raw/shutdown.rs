@@ -1,44 +1,36 @@
 //! Shutdown.
 
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use loquat_server::config::Scope;
 use tokio::net::TcpStream;
 
 use crate::http_client::{HttpClient, post};
-use crate::scripted::{MODEL, Scripted, Stuck};
-use crate::test_server::{TestServer, chat, config, long_reply};
+use crate::scripted::{MODEL, Scripted, Stuck, hold_steps};
+use crate::test_server::{TIMEOUT, TestServer, chat, config, long_reply};
 
 const CHAT: &str = "/v1/chat/completions";
 
-/// A reply of at least two seconds, so that a busy machine sees it running.
-fn short_reply() -> Scripted {
-    Scripted {
-        delay: Duration::from_millis(10),
-        ..Scripted::new(&"a few more words before the end ".repeat(8))
-    }
-}
-
 #[tokio::test]
 async fn running_requests_end_and_new_are_refused() {
-    let mut server = TestServer::start(short_reply()).await;
+    let model = Scripted::new("a few words before the end");
+    let hold = Arc::clone(&model.hold);
+    let mut server = TestServer::start(model).await;
+    let held = hold_steps(&hold);
     let mut streaming = server.connect().await;
     streaming.post(CHAT, &chat(true)).await;
-    streaming.begins_to_stream().await;
     let mut waiting = server.connect().await;
     waiting.post(CHAT, &chat(false)).await;
     let mut kept = server.connect().await;
     kept.get("/health").await;
     assert_eq!(kept.response().await.status, 200);
-    server.until("both run", |load| load.running == 2).await;
+    server.until("both run", |load| load.generating == 2).await;
 
     server.request_stop();
     let began = Instant::now();
     while TcpStream::connect(server.address).await.is_ok() {
-        assert!(
-            began.elapsed() < Duration::from_secs(60),
-            "it still listens"
-        );
+        assert!(began.elapsed() < TIMEOUT, "it still listens");
     }
     kept.post(CHAT, &chat(false)).await;
     let response = kept.response().await;
@@ -48,10 +40,11 @@ async fn running_requests_end_and_new_are_refused() {
     assert_eq!(response.json()["error"]["type"], "overloaded_error");
     kept.ends().await;
 
+    drop(held);
     let answer = waiting.response().await;
     assert_eq!(answer.status, 200, "{answer:?}");
-    let rest = rest_of(&mut streaming).await;
-    assert!(rest.ends_with("data: [DONE]\n\n"), "{rest}");
+    let answer = streaming.response().await;
+    assert!(answer.body.ends_with("data: [DONE]\n\n"), "{answer:?}");
     streaming.ends().await;
     server.stopped().await;
 }
@@ -104,7 +97,7 @@ async fn requests_past_the_timeout_are_ended() {
 
 #[tokio::test]
 async fn idle_connections_do_not_delay_shutdown() {
-    let mut server = TestServer::start(short_reply()).await;
+    let mut server = TestServer::start(Scripted::new("hello")).await;
     let _silent = server.connect().await;
     let mut half = server.connect().await;
     half.send(b"GET /health HT").await;
@@ -147,9 +140,9 @@ async fn loading_model_does_not_delay_shutdown() {
 async fn shutdown_waits_only_for_model_requests() {
     let mut config = config();
     config.keys[0].scopes = vec![Scope::Admin];
-    config.server.shutdown_timeout = Duration::from_secs(60);
-    config.limits.body_timeout = Duration::from_secs(60);
-    let mut server = TestServer::with(short_reply(), config).await;
+    config.server.shutdown_timeout = 2 * TIMEOUT;
+    config.limits.body_timeout = 2 * TIMEOUT;
+    let mut server = TestServer::with(Scripted::new("hello"), config).await;
     let mut operator = server.connect().await;
     let request = post("/admin/v1/cache/clear", &chat(false));
     operator.send(&request[..request.len() - 3]).await;

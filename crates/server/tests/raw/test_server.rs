@@ -15,7 +15,7 @@ use crate::http_client::HttpClient;
 use crate::scripted::{MODEL, Scripted};
 
 /// Only a hang takes longer.
-pub const TIMEOUT: Duration = Duration::from_secs(60);
+pub const TIMEOUT: Duration = Duration::from_secs(300);
 pub const KEY: &str = "the-key";
 
 pub struct TestServer {
@@ -25,14 +25,15 @@ pub struct TestServer {
     served: JoinHandle<()>,
 }
 
-/// A model with a reply that takes at least 30 s.
+/// A model with a reply that takes at least five minutes.
 pub fn long_reply() -> Scripted {
     Scripted {
-        delay: Duration::from_millis(10),
+        delay: Duration::from_millis(100),
         ..Scripted::new(&"la ".repeat(1000))
     }
 }
 
+/// Without a limit that a busy machine could exceed.
 pub fn config() -> Config {
     let mut config = Config {
         models: vec![ModelConfig::new(MODEL, "nowhere")],
@@ -40,6 +41,11 @@ pub fn config() -> Config {
         ..Config::default()
     };
     config.server.port = 0;
+    config.server.shutdown_timeout = TIMEOUT;
+    config.limits.header_timeout = TIMEOUT;
+    config.limits.body_timeout = TIMEOUT;
+    config.limits.write_timeout = TIMEOUT;
+    config.limits.idle_timeout = TIMEOUT;
     config
 }
 

@@ -567,6 +567,41 @@ fn cached_hub_model_wins_over_other_sources() {
 }
 
 #[test]
+fn prune_removes_drafts_of_killed_processes() {
+    let world = StoreFixture::new();
+    let store = world.store();
+    pull(&store, "o/quants:Q8_0");
+    let cache = world.root.path().join("cache");
+    // As a process leaves them that is killed while it writes a record.
+    let drafts = ["pulled/.tmpAbCdEf", "used/.tmp012345"].map(|name| cache.join(name));
+    for draft in &drafts {
+        fs::create_dir_all(draft.parent().unwrap()).unwrap();
+        fs::write(draft, "{").unwrap();
+    }
+    let paths = |found: Vec<Prunable>| -> Vec<PathBuf> {
+        let paths = found.into_iter().map(|found| match found {
+            Prunable::Leftover { path, .. } => path,
+            Prunable::Model(model) => panic!("{}", model.name),
+        });
+        paths.collect()
+    };
+    let options = PruneOptions::default();
+    // They may belong to the process that has the lock.
+    let lock = fs::File::create(cache.join("locks/records.lock")).unwrap();
+    lock.lock().unwrap();
+    assert!(store.prunable(options).unwrap().is_empty());
+    assert!(store.prune(options, &mut NoProgress).unwrap().is_empty());
+    lock.unlock().unwrap();
+    assert_eq!(paths(store.prunable(options).unwrap()), drafts);
+    assert_eq!(
+        paths(store.prune(options, &mut NoProgress).unwrap()),
+        drafts
+    );
+    assert!(drafts.iter().all(|draft| !draft.exists()));
+    assert_eq!(names(&store), ["o/quants:Q8_0"]);
+}
+
+#[test]
 fn prune_removes_leftovers_and_old_models() {
     let world = StoreFixture::new();
     let store = world.store();

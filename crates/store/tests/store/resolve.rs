@@ -5,7 +5,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::fixture::options_in;
-use loquat_store::{FileKind, ModelQuery, ResolvedReference, Store, StoreOptions};
+use loquat_store::{FileKind, ModelQuery, ResolvedReference, Store, StoreOptions, path_reference};
 
 const SAFETENSORS: &[u8] = b"\x02\0\0\0\0\0\0\0{}";
 
@@ -103,6 +103,44 @@ fn paths_resolve_to_local_models() {
             Ok(expected),
             "{reference} {kind:?}"
         );
+    }
+}
+
+/// Folders and files whose names are Latin-1.
+#[cfg(unix)]
+#[test]
+fn odd_paths_resolve_and_are_suggested_as_urls() {
+    use std::ffi::OsStr;
+    use std::os::unix::ffi::OsStrExt;
+
+    let shelf = Shelf::new();
+    let folder = shelf.root.path().join(OsStr::from_bytes(b"mod\xe8les"));
+    fs::create_dir(&folder).unwrap();
+    let [small, large] = [&b"\xe9t\xe9-Q4_0.gguf"[..], b"\xe9t\xe9-Q8_0.gguf"]
+        .map(|name| folder.join(OsStr::from_bytes(name)));
+    let store = shelf.store();
+    let resolve = |reference: &str| {
+        let kind = None;
+        let found = store.resolve(&ModelQuery { reference, kind });
+        found.map(|found| match found {
+            ResolvedReference::Local(model) => model.path,
+            _ => panic!("{reference} is a path"),
+        })
+    };
+    let reference = path_reference(&folder);
+    fs::write(&small, b"GGUF").unwrap();
+    assert_eq!(resolve(&reference).unwrap(), small);
+
+    fs::write(&large, b"GGUF").unwrap();
+    let ambiguous = resolve(&reference).unwrap_err().to_string();
+    for path in [small, large] {
+        let suggested = path_reference(&path);
+        assert!(suggested.starts_with("file:///"), "{suggested}");
+        assert!(
+            ambiguous.contains(&suggested),
+            "no {suggested} in {ambiguous}"
+        );
+        assert_eq!(resolve(&suggested).unwrap(), path);
     }
 }
 

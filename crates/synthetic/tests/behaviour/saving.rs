@@ -43,7 +43,8 @@ fn saved(recipe: Recipe, container: Container, folder: &Path) -> (Checkpoint, Ch
     };
     assert_eq!(Container::for_path(&path), container);
     let made = recipe.make(container, 3).unwrap();
-    made.save(&path).unwrap();
+    let work = tempfile::tempdir_in(folder).unwrap();
+    made.save(&path, work.path()).unwrap();
     (made.checkpoint().unwrap(), Checkpoint::open(&path).unwrap())
 }
 
@@ -142,12 +143,13 @@ fn wrong_container_and_existing_path_are_refused() {
     std::fs::write(&path, "mine").unwrap();
     let recipe: Recipe = "llama-tiny:q4_0".parse().unwrap();
     let made = recipe.make(Container::Gguf, 0).unwrap();
-    let error = made.save(&path).unwrap_err().to_string();
+    let work = tempfile::tempdir().unwrap();
+    let error = made.save(&path, work.path()).unwrap_err().to_string();
     assert!(error.contains("already exists"), "{error}");
     assert_eq!(std::fs::read_to_string(&path).unwrap(), "mine");
 
     let missing = folder.path().join("missing").join("model.gguf");
-    let error = made.save(&missing).unwrap_err().to_string();
+    let error = made.save(&missing, work.path()).unwrap_err().to_string();
     assert!(error.contains("cannot write"), "{error}");
     assert_eq!(std::fs::read_dir(folder.path()).unwrap().count(), 1);
 }

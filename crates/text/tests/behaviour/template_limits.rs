@@ -7,7 +7,7 @@ use loquat_text::{ChatInput, ChatTemplate};
 /// Threads of servers have two megabytes; half of that must do.
 const STACK: usize = 1 << 20;
 /// Far above the time of any of these, far below their time without limits.
-const PATIENCE: Duration = Duration::from_secs(60);
+const PATIENCE: Duration = Duration::from_secs(600);
 
 fn render(template: String) -> Result<String, String> {
     let run = move || {

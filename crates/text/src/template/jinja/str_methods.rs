@@ -14,9 +14,11 @@ use super::strings::{cased_bytes, escape_html, is_printable, is_space, lines, pu
 use super::unicode;
 use super::value::{Str, Value};
 
-type Method = fn(&Interpreter<'_>, &Str, &'static str, Args) -> Result<Value>;
+/// The name of a method: several share a function, which tells them apart by it.
+type Name = &'static str;
+type Method = fn(&Interpreter<'_>, &Str, Name, Args) -> Result<Value>;
 
-const METHODS: &[(&str, Method)] = &[
+const METHODS: &[(Name, Method)] = &[
     ("capitalize", transform),
     ("casefold", transform),
     ("center", justify),
@@ -69,7 +71,7 @@ const METHODS: &[(&str, Method)] = &[
 ];
 
 /// The name as a constant, if `str` has such a method.
-pub(super) fn name(name: &str) -> Option<&'static str> {
+pub(super) fn name(name: &str) -> Option<Name> {
     let method = METHODS.iter().find(|(known, _)| *known == name)?;
     Some(method.0)
 }
@@ -77,7 +79,7 @@ pub(super) fn name(name: &str) -> Option<&'static str> {
 pub(super) fn call(
     runtime: &Interpreter<'_>,
     string: &Str,
-    name: &'static str,
+    name: Name,
     args: Args,
 ) -> Result<Value> {
     runtime
@@ -89,16 +91,11 @@ pub(super) fn call(
     }
 }
 
-fn absent(_: &Interpreter<'_>, _: &Str, name: &'static str, _: Args) -> Result<Value> {
+fn absent(_: &Interpreter<'_>, _: &Str, name: Name, _: Args) -> Result<Value> {
     not_ours("str", name)
 }
 
-fn transform(
-    runtime: &Interpreter<'_>,
-    string: &Str,
-    name: &'static str,
-    args: Args,
-) -> Result<Value> {
+fn transform(runtime: &Interpreter<'_>, string: &Str, name: Name, args: Args) -> Result<Value> {
     let [] = args.places(name)?;
     let text = &*string.text;
     runtime.budget.scans(text.len())?;
@@ -113,12 +110,7 @@ fn transform(
     }))
 }
 
-fn quality(
-    runtime: &Interpreter<'_>,
-    string: &Str,
-    name: &'static str,
-    args: Args,
-) -> Result<Value> {
+fn quality(runtime: &Interpreter<'_>, string: &Str, name: Name, args: Args) -> Result<Value> {
     let [] = args.places(name)?;
     let text = &*string.text;
     runtime.budget.steps(text.len())?;
@@ -147,7 +139,7 @@ pub(super) fn is_cased(text: &str, wanted: fn(char) -> bool, other: fn(char) -> 
     text.contains(wanted) && !text.contains(other)
 }
 
-fn strip(runtime: &Interpreter<'_>, string: &Str, name: &'static str, args: Args) -> Result<Value> {
+fn strip(runtime: &Interpreter<'_>, string: &Str, name: Name, args: Args) -> Result<Value> {
     let [chars] = args.places(name)?;
     let set: Option<HashSet<char>> = match chars {
         None | Some(Value::None) => None,
@@ -173,7 +165,7 @@ fn strip(runtime: &Interpreter<'_>, string: &Str, name: &'static str, args: Args
     }))
 }
 
-fn split(runtime: &Interpreter<'_>, string: &Str, name: &'static str, args: Args) -> Result<Value> {
+fn split(runtime: &Interpreter<'_>, string: &Str, name: Name, args: Args) -> Result<Value> {
     let [separator, limit] = args.bind(name, ["sep", "maxsplit"])?;
     let limit = usize::try_from(int(limit, -1)?).unwrap_or(usize::MAX);
     let from_right = name == "rsplit";
@@ -251,12 +243,7 @@ fn words_from_right(text: &str, limit: usize) -> Vec<&str> {
     words
 }
 
-fn split_lines(
-    runtime: &Interpreter<'_>,
-    string: &Str,
-    name: &'static str,
-    args: Args,
-) -> Result<Value> {
+fn split_lines(runtime: &Interpreter<'_>, string: &Str, name: Name, args: Args) -> Result<Value> {
     let [keep_ends] = args.bind(name, ["keepends"])?;
     runtime.budget.scans(string.text.len())?;
     let lines = lines(&string.text, flag(keep_ends, false), &runtime.budget)?;
@@ -264,12 +251,7 @@ fn split_lines(
     list(string, lines)
 }
 
-fn partition(
-    runtime: &Interpreter<'_>,
-    string: &Str,
-    name: &'static str,
-    args: Args,
-) -> Result<Value> {
+fn partition(runtime: &Interpreter<'_>, string: &Str, name: Name, args: Args) -> Result<Value> {
     let [separator] = args.places(name)?;
     let separator = text(required(separator, name, "sep")?, name)?;
     pay_for_parts(3, &runtime.budget)?;
@@ -292,7 +274,7 @@ fn partition(
     Value::tuple(parts.into_iter().map(|part| string.alike(part)).collect())
 }
 
-fn join(runtime: &Interpreter<'_>, string: &Str, name: &'static str, args: Args) -> Result<Value> {
+fn join(runtime: &Interpreter<'_>, string: &Str, name: Name, args: Args) -> Result<Value> {
     let [items] = args.places(name)?;
     let mut out = PaidText::new(&runtime.budget);
     let items = required(items, name, "iterable")?.items(&runtime.budget)?;
@@ -316,12 +298,7 @@ fn join(runtime: &Interpreter<'_>, string: &Str, name: &'static str, args: Args)
     Ok(string.alike(out.finish()))
 }
 
-fn replace(
-    runtime: &Interpreter<'_>,
-    string: &Str,
-    name: &'static str,
-    args: Args,
-) -> Result<Value> {
+fn replace(runtime: &Interpreter<'_>, string: &Str, name: Name, args: Args) -> Result<Value> {
     let [old, new, limit] = args.places(name)?;
     let old = text(required(old, name, "old")?, name)?;
     let new = required(new, name, "new")?;
@@ -356,7 +333,7 @@ fn inserted(string: &Str, value: Value, name: &str, budget: &Budget) -> Result<A
     }
 }
 
-fn remove(_: &Interpreter<'_>, string: &Str, name: &'static str, args: Args) -> Result<Value> {
+fn remove(_: &Interpreter<'_>, string: &Str, name: Name, args: Args) -> Result<Value> {
     let [part] = args.places(name)?;
     let part = text(required(part, name, "prefix or suffix")?, name)?;
     let whole = &*string.text;
@@ -395,7 +372,7 @@ fn window(text: &str, start: Option<Value>, stop: Option<Value>) -> Result<Optio
     Ok(Some((&text[place(start)..place(stop)], start as usize)))
 }
 
-fn find(runtime: &Interpreter<'_>, string: &Str, name: &'static str, args: Args) -> Result<Value> {
+fn find(runtime: &Interpreter<'_>, string: &Str, name: Name, args: Args) -> Result<Value> {
     let [part, start, stop] = args.places(name)?;
     let part = text(required(part, name, "sub")?, name)?;
     runtime.budget.reads(part.len())?;
@@ -413,7 +390,7 @@ fn find(runtime: &Interpreter<'_>, string: &Str, name: &'static str, args: Args)
     }
 }
 
-fn count(runtime: &Interpreter<'_>, string: &Str, name: &'static str, args: Args) -> Result<Value> {
+fn count(runtime: &Interpreter<'_>, string: &Str, name: Name, args: Args) -> Result<Value> {
     let [part, start, stop] = args.places(name)?;
     let part = text(required(part, name, "sub")?, name)?;
     runtime.budget.reads(part.len())?;
@@ -422,7 +399,7 @@ fn count(runtime: &Interpreter<'_>, string: &Str, name: &'static str, args: Args
     Ok(Value::Int(count as i128))
 }
 
-fn ends(runtime: &Interpreter<'_>, string: &Str, name: &'static str, args: Args) -> Result<Value> {
+fn ends(runtime: &Interpreter<'_>, string: &Str, name: Name, args: Args) -> Result<Value> {
     let [part, start, stop] = args.places(name)?;
     let parts = match required(part, name, "prefix or suffix")? {
         Value::Tuple(seq) => {
@@ -453,12 +430,7 @@ fn ends(runtime: &Interpreter<'_>, string: &Str, name: &'static str, args: Args)
     Ok(Value::Bool(false))
 }
 
-fn justify(
-    runtime: &Interpreter<'_>,
-    string: &Str,
-    name: &'static str,
-    args: Args,
-) -> Result<Value> {
+fn justify(runtime: &Interpreter<'_>, string: &Str, name: Name, args: Args) -> Result<Value> {
     let [width, fill] = args.places(name)?;
     let width = int(Some(required(width, name, "width")?), 0)?;
     let fill = match fill {
@@ -483,7 +455,7 @@ fn justify(
     Ok(string.alike(format!("{left}{}{right}", string.text)))
 }
 
-fn zfill(runtime: &Interpreter<'_>, string: &Str, name: &'static str, args: Args) -> Result<Value> {
+fn zfill(runtime: &Interpreter<'_>, string: &Str, name: Name, args: Args) -> Result<Value> {
     let [width] = args.places(name)?;
     let width = int(Some(required(width, name, "width")?), 0)?;
     let length = string.text.chars().count();
@@ -494,12 +466,7 @@ fn zfill(runtime: &Interpreter<'_>, string: &Str, name: &'static str, args: Args
     Ok(string.alike(format!("{sign}{}{digits}", "0".repeat(missing))))
 }
 
-fn expand_tabs(
-    runtime: &Interpreter<'_>,
-    string: &Str,
-    name: &'static str,
-    args: Args,
-) -> Result<Value> {
+fn expand_tabs(runtime: &Interpreter<'_>, string: &Str, name: Name, args: Args) -> Result<Value> {
     let [size] = args.bind(name, ["tabsize"])?;
     let size = usize::try_from(int(size, 8)?).unwrap_or(0);
     let mut out = PaidText::new(&runtime.budget);
@@ -525,12 +492,7 @@ fn expand_tabs(
     Ok(string.alike(out.finish()))
 }
 
-fn format_map(
-    runtime: &Interpreter<'_>,
-    string: &Str,
-    name: &'static str,
-    args: Args,
-) -> Result<Value> {
+fn format_map(runtime: &Interpreter<'_>, string: &Str, name: Name, args: Args) -> Result<Value> {
     let [Some(Value::Dict(mapping))] = args.places(name)? else {
         return fail("format_map() takes a mapping");
     };
