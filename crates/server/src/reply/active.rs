@@ -73,7 +73,14 @@ impl ActiveReply {
         lease.check_text(bytes)?;
         let chat = lease.chat_context().clone();
         let lowered = lowering::run_text(bytes, move |_| Ok(chat.lower(request)?)).await?;
-        let LoweredChat { generate, reply } = lowered;
+        let LoweredChat {
+            generate,
+            reply,
+            joins_system,
+        } = lowered;
+        if joins_system {
+            submission.caller.notes.join_system();
+        }
         let prompt_len = generate.prompt.len();
         lease.check_prompt(prompt_len, 1)?;
         let generate = GenerateRequest {
