@@ -33,7 +33,7 @@ use lower::{LoweredCompletion, Prompt};
 
 pub use logprobs::label;
 pub use reply::Completion;
-pub use wire::{CompletionRequest, PromptItem};
+pub use wire::CompletionRequest;
 
 const ROUTE: &str = "/v1/completions";
 
