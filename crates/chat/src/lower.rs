@@ -32,6 +32,25 @@ impl ChatContext {
     /// Renders the conversation and opens the assistant's turn or continues its last message. The
     /// model's end tokens end it.
     pub fn lower(&self, request: ChatRequest) -> Result<LoweredChat, ChatError> {
+        self.lower_with(request, self.tokenizer())
+    }
+
+    /// The same, unless the result becomes unwanted while the prompt is encoded; see
+    /// [`Tokenizer::interruptible`].
+    pub fn lower_unless(
+        &self,
+        request: ChatRequest,
+        is_unwanted: impl Fn() -> bool + Send + Sync + 'static,
+    ) -> Result<LoweredChat, ChatError> {
+        self.lower_with(request, &self.tokenizer().interruptible(is_unwanted))
+    }
+
+    /// `encoder` encodes the prompt. Nothing keeps it.
+    fn lower_with(
+        &self,
+        request: ChatRequest,
+        encoder: &Tokenizer,
+    ) -> Result<LoweredChat, ChatError> {
         let WrittenPrompt {
             prompt,
             joins_system,
@@ -65,7 +84,7 @@ impl ChatContext {
         };
         let offers_calls = rules.offers_calls();
         let generate = GenerateRequest {
-            prompt: prompt.encode(tokenizer)?,
+            prompt: prompt.encode(encoder)?,
             max_tokens,
             sampling,
             stop_ids: tokenizer.eos_ids().to_vec(),

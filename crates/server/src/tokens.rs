@@ -17,7 +17,7 @@ use crate::app::App;
 use crate::caller::Caller;
 use crate::error::ApiError;
 use crate::field::Field;
-use crate::lowering;
+use crate::lowering::{self, StopFlag, encoding_error};
 use crate::models::Lease;
 use crate::openai::completions::label;
 use crate::openai::messages::{self, ChatMessage};
@@ -173,8 +173,8 @@ pub async fn tokenize(
     let bytes = text.map_or(0, String::len);
     lease.check_text(bytes)?;
     // A text's tokens take longer to write than the text itself.
-    let tokenized = lowering::run_text(bytes, move |_| {
-        let tokens = encode(request, &lease)?;
+    let tokenized = lowering::run_text(bytes, move |stop| {
+        let tokens = encode(request, &lease, stop)?;
         serde_json::to_vec(&tokens).map_err(|error| ApiError::internal(&error))
     });
     let json = tokenized.await?;
@@ -194,7 +194,11 @@ fn special_tokens(request: &TokenizeRequest) -> Result<Special, ApiError> {
     })
 }
 
-fn encode(request: TokenizeRequest, model: &Lease) -> Result<TokenizeResponse, ApiError> {
+fn encode(
+    request: TokenizeRequest,
+    model: &Lease,
+    stop: &StopFlag,
+) -> Result<TokenizeResponse, ApiError> {
     let special = special_tokens(&request)?;
     let TokenizeRequest {
         model: _,
@@ -223,8 +227,9 @@ fn encode(request: TokenizeRequest, model: &Lease) -> Result<TokenizeResponse, A
                 let problem = "is for `messages`, not for `prompt`";
                 return Err(ApiError::invalid(*field, problem));
             }
+            let tokenizer = tokenizer.interruptible(stop.signal());
             let tokens = tokenizer.encode(&text, special);
-            tokens.map_err(|error| ApiError::internal(&error))?
+            tokens.map_err(|error| encoding_error(&error))?
         }
         (None, Some(messages)) => {
             if special.add {

@@ -1,11 +1,14 @@
 //! A conversation becomes a prompt.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use loquat_chat::{
     BoundaryTokens, ChatError, ChatRequest, Effort, Message, MessageContent, ReplyOpening, Role,
     Thinking, Tool, ToolCall, ToolChoice,
 };
 use loquat_engine::Logprobs;
-use loquat_text::{Blame, ChatTemplate};
+use loquat_text::{Blame, ChatTemplate, TextError};
 use serde_json::json;
 
 use crate::support::{chat, chat_with, tokenizer};
@@ -458,4 +461,35 @@ fn turn_stays_unopened_on_request() {
     let prompt = chat(TURNS).lower(request).expect("lowered").generate.prompt;
     let text = tokenizer().decode(&prompt, false);
     assert!(text.ends_with("why<|im_end|>\n"), "{text}");
+}
+
+#[test]
+fn unwanted_prompt_is_not_encoded_to_the_end() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let at = |last: usize| {
+        asked.store(0, Ordering::Relaxed);
+        let asked = Arc::clone(&asked);
+        move || asked.fetch_add(1, Ordering::Relaxed) == last
+    };
+    let question = ChatRequest {
+        messages: vec![Message::user("a question of six different words")],
+        ..ChatRequest::default()
+    };
+    let chat = chat(TURNS);
+    let whole = chat.lower_unless(question.clone(), at(usize::MAX));
+    let expected = chat.lower(question.clone()).expect("lowered");
+    assert_eq!(
+        whole.expect("wanted").generate.prompt,
+        expected.generate.prompt
+    );
+    let count = asked.load(Ordering::Relaxed);
+    assert!(count > 6, "asked {count} times");
+    for last in 0..count {
+        let error = chat
+            .lower_unless(question.clone(), at(last))
+            .expect_err("unwanted");
+        assert!(matches!(error, ChatError::Text(TextError::Interrupted)));
+        assert_eq!(error.blame(), Blame::Request);
+        assert_eq!(asked.load(Ordering::Relaxed), last + 1);
+    }
 }

@@ -15,7 +15,7 @@ use crate::app::App;
 use crate::caller::Caller;
 use crate::error::ApiError;
 use crate::field::Field;
-use crate::lowering;
+use crate::lowering::{self, StopFlag};
 use crate::models::Loaded;
 use crate::openai::{lease, options};
 use crate::sampling;
@@ -88,13 +88,14 @@ pub async fn complete(
     let lease = lease(&app, &caller, body.value.model.as_deref()).await?;
     let bytes = body.value.prompt.check_texts(&lease)?;
     let model = lease.clone();
-    let lowered = lowering::run_text(bytes, move |_| lower(body, &model)).await?;
+    let lowered = lowering::run_text(bytes, move |stop| lower(body, &model, stop)).await?;
     lowered.respond(&app, &caller, lease, ROUTE).await
 }
 
 fn lower(
     body: JsonBody<LlamaCompletionRequest>,
     model: &Loaded,
+    stop_flag: &StopFlag,
 ) -> Result<NativeGeneration, ApiError> {
     let JsonBody {
         value,
@@ -132,7 +133,8 @@ fn lower(
         skip_special: true,
         ..GenerateRequest::default()
     };
-    let prompts = prompt.encode(model)?.into_iter().map(|prompt| {
+    let prompts = prompt.encode(&tokenizer.interruptible(stop_flag.signal()))?;
+    let prompts = prompts.into_iter().map(|prompt| {
         Ok(GenerateRequest {
             max_tokens: max_tokens(n_predict, model, prompt.len())?,
             prompt,

@@ -1,11 +1,12 @@
 //! `prompt` of `/completion`.
 
-use loquat_text::Special;
+use loquat_text::{Special, Tokenizer};
 use serde::Deserialize;
 use utoipa::ToSchema;
 
 use crate::error::ApiError;
 use crate::field::{Field, FieldPath};
+use crate::lowering::encoding_error;
 use crate::models::Loaded;
 
 const MOST_PROMPTS: usize = 1024;
@@ -78,7 +79,7 @@ impl LlamaPrompts {
     }
 
     /// The tokens of each prompt.
-    pub fn encode(self, model: &Loaded) -> Result<Vec<Vec<u32>>, ApiError> {
+    pub fn encode(self, tokenizer: &Tokenizer) -> Result<Vec<Vec<u32>>, ApiError> {
         let prompts = self.into_list();
         if prompts.len() > MOST_PROMPTS {
             let count = prompts.len();
@@ -93,7 +94,7 @@ impl LlamaPrompts {
             } else {
                 Field::Prompt.index(index)
             };
-            prompt.encode(&field, model)
+            prompt.encode(&field, tokenizer)
         });
         prompts.collect()
     }
@@ -114,10 +115,10 @@ impl LlamaPrompt {
         }
     }
 
-    fn encode(self, field: &FieldPath, model: &Loaded) -> Result<Vec<u32>, ApiError> {
+    fn encode(self, field: &FieldPath, tokenizer: &Tokenizer) -> Result<Vec<u32>, ApiError> {
         let encode = |text: &str, special: Special| {
-            let tokens = model.chat_context().tokenizer().encode(text, special);
-            tokens.map_err(|error| ApiError::internal(&error))
+            let tokens = tokenizer.encode(text, special);
+            tokens.map_err(|error| encoding_error(&error))
         };
         let pieces = match self {
             Self::Text(text) => return encode(&text, Special::PROMPT),
