@@ -4,23 +4,46 @@
 use crate::{Message, MessageContent, Role};
 
 /// The conversation with all system messages joined in its first message, in order, separated by a
-/// blank line. `None` if there are none after the first message.
+/// blank line. Messages of the user that a removed one separated are joined alike, because templates
+/// may require that roles alternate. `None` if there are no system messages after the first message.
 pub(crate) fn joined(messages: &[Message]) -> Option<Vec<Message>> {
     later(messages).next()?;
-    let (system, mut turns): (Vec<_>, Vec<_>) = messages.iter().cloned().partition(is_system);
-    let leads = messages.first().is_some_and(is_system);
-    let role = if leads {
-        messages[0].role
-    } else {
-        Role::System
-    };
-    let texts: Vec<_> = system
-        .iter()
-        .filter(|message| !message.content.is_empty())
-        .map(|message| message.content.joined())
-        .collect();
-    turns.insert(0, Message::new(role, texts.join("\n\n")));
+    let mut system = Vec::new();
+    let mut turns: Vec<Message> = Vec::new();
+    let mut follows_removed = false;
+    for message in messages {
+        if is_system(message) {
+            system.push(message);
+            follows_removed = true;
+            continue;
+        }
+        match turns.last_mut() {
+            Some(last) if follows_removed && are_one_users(last, message) => {
+                last.content = join([&last.content, &message.content]).into();
+            }
+            _ => turns.push(message.clone()),
+        }
+        follows_removed = false;
+    }
+    let leads = messages.first().filter(|first| is_system(first));
+    let role = leads.map_or(Role::System, |first| first.role);
+    let text = join(system.iter().map(|message| &message.content));
+    turns.insert(0, Message::new(role, text));
     Some(turns)
+}
+
+fn are_one_users(one: &Message, other: &Message) -> bool {
+    [one, other]
+        .iter()
+        .all(|message| message.role == Role::User)
+        && one.name == other.name
+}
+
+/// Texts that are not empty, separated by a blank line.
+fn join<'a>(contents: impl IntoIterator<Item = &'a MessageContent>) -> String {
+    let contents = contents.into_iter().filter(|content| !content.is_empty());
+    let texts: Vec<_> = contents.map(MessageContent::joined).collect();
+    texts.join("\n\n")
 }
 
 /// Whether a prompt has the texts of all system messages after the first message.
@@ -71,6 +94,27 @@ mod tests {
         assert_eq!(unled[0], Message::system("c\nd"));
         let led = joined(&messages[1..]).expect("a later one");
         assert_eq!(led[0], developer("b\n\nc\nd"));
+    }
+
+    #[test]
+    fn separated_messages_of_the_user_are_joined() {
+        let messages = [
+            Message::user("a"),
+            Message::user("b"),
+            Message::system("be brief"),
+            Message::user("c"),
+            Message::assistant("d"),
+            Message::system("be kind"),
+            Message::user("e"),
+        ];
+        let expected = [
+            Message::system("be brief\n\nbe kind"),
+            Message::user("a"),
+            Message::user("b\n\nc"),
+            Message::assistant("d"),
+            Message::user("e"),
+        ];
+        assert_eq!(joined(&messages).as_deref(), Some(&expected[..]));
     }
 
     #[test]

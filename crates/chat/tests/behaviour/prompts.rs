@@ -242,9 +242,10 @@ fn later_system_messages_are_joined_if_refused() {
         assert_eq!(lowered.joins_system, joins);
     }
 
-    // Without a first system message there is a new one.
+    // Without a first system message there is a new one, and the user's messages are neighbours.
     let rendered = chat(SYSTEM_FIRST).render(&conversation(Message::user("so")), true);
-    let expected = format!("system: b <|im_end|>\n\n\nc\nuser: so\n{turns}");
+    let turns = turns.replacen("user: ", "user: so\n\n", 1);
+    let expected = format!("system: b <|im_end|>\n\n\nc\n{turns}");
     assert_eq!(rendered.expect("rendered"), expected);
 }
 
