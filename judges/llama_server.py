@@ -26,20 +26,7 @@ from serving import MODEL, Server  # noqa: E402
 PROMPT = "I believe the meaning of life is"
 CHAT = [{"role": "system", "content": "Book"}, {"role": "user", "content": "What is the best book"}]
 KEY = "only-for-this-judge"
-ONE_PROMPT = "/completion continues one prompt; /v1/completions takes several"
 KNOWN = {
-    "has_new_line": "nothing reads it",
-    "stream's chunks have tokens": "only with return_tokens",
-    "stream's limit": "settings are not repeated",
-    "prompt in an object": "it is for media, which are not supported",
-    "two prompts: ['list', 'list']": ONE_PROMPT,
-    "two prompts: ['list', 'str']": ONE_PROMPT,
-    "two prompts: ['list', 'dict']": ONE_PROMPT,
-    "only the named fields": "every field is sent",
-    "probabilities of each token": "/v1/completions gives them",
-    "bias in pairs": "OpenAI's form is supported",
-    "bias of a text in pairs": "OpenAI's form is supported",
-    "bias of a text": "biases are for tokens",
     "/completions is the native completion": "it is OpenAI's here, as under /v1",
     "fingerprint starts with b": "ours names Loquat",
     "the context's error has its own type": "ours is OpenAI's, with code context_length_exceeded",
@@ -49,8 +36,6 @@ KNOWN = {
     "progress of the prompt": "x-loquat-ignored names the field",
     "the prompt is shown when asked": "/apply-template shows it",
     "input tokens of a chat": "/v1/messages/count_tokens and /tokenize count them",
-    "detokenized text": "the text is in `prompt`, as in vLLM",
-    "pieces": "return_token_strs gives them, as in vLLM",
 }
 
 

@@ -11,6 +11,7 @@ mod conversation;
 mod decoder;
 mod error;
 mod forbidden_text;
+mod later_system;
 mod lower;
 mod message;
 mod plain_tools;

@@ -15,7 +15,7 @@ use crate::reply_rules::ReplyRules;
 use crate::template_traits::TemplateTraits;
 use crate::{
     ChatError, ChatRequest, Effort, Message, ReplyOpening, ReplyParser, Role, Tool, ToolChoice,
-    continuation, plain_tools, prompt, thinking,
+    continuation, later_system, plain_tools, prompt, thinking,
 };
 
 /// A chat request lowered for the engine, and the parser of its reply.
@@ -23,13 +23,38 @@ use crate::{
 pub struct LoweredChat {
     pub generate: GenerateRequest,
     pub reply: ReplyParser,
+    /// Whether later system messages were joined with the first, because the template refuses them
+    /// or leaves them out.
+    pub joins_system: bool,
 }
 
 impl ChatContext {
     /// Renders the conversation and opens the assistant's turn or continues its last message. The
     /// model's end tokens end it.
     pub fn lower(&self, request: ChatRequest) -> Result<LoweredChat, ChatError> {
-        let prompt = self.render_prompt(&request, true)?;
+        self.lower_with(request, self.tokenizer())
+    }
+
+    /// The same, unless the result becomes unwanted while the prompt is encoded; see
+    /// [`Tokenizer::interruptible`].
+    pub fn lower_unless(
+        &self,
+        request: ChatRequest,
+        is_unwanted: impl Fn() -> bool + Send + Sync + 'static,
+    ) -> Result<LoweredChat, ChatError> {
+        self.lower_with(request, &self.tokenizer().interruptible(is_unwanted))
+    }
+
+    /// `encoder` encodes the prompt. Nothing keeps it.
+    fn lower_with(
+        &self,
+        request: ChatRequest,
+        encoder: &Tokenizer,
+    ) -> Result<LoweredChat, ChatError> {
+        let WrittenPrompt {
+            prompt,
+            joins_system,
+        } = self.write_prompt(&request, true)?;
         let text = prompt.text();
         let start = reply_start(self.format(), &text, &request);
         let ChatRequest {
@@ -59,7 +84,7 @@ impl ChatContext {
         };
         let offers_calls = rules.offers_calls();
         let generate = GenerateRequest {
-            prompt: prompt.encode(tokenizer)?,
+            prompt: prompt.encode(encoder)?,
             max_tokens,
             sampling,
             stop_ids: tokenizer.eos_ids().to_vec(),
@@ -83,26 +108,23 @@ impl ChatContext {
         Ok(LoweredChat {
             generate,
             reply: ReplyParser::new(format, options),
+            joins_system,
         })
     }
 
     /// The prompt as text. `reply` opens the assistant's turn.
     pub fn render(&self, request: &ChatRequest, reply: bool) -> Result<String, ChatError> {
-        Ok(self.render_prompt(request, reply)?.text().into_owned())
+        let written = self.write_prompt(request, reply)?;
+        Ok(written.prompt.text().into_owned())
     }
 
     /// The prompt as tokens.
     pub fn tokens(&self, request: &ChatRequest, reply: bool) -> Result<Vec<u32>, ChatError> {
-        Ok(self
-            .render_prompt(request, reply)?
-            .encode(self.tokenizer())?)
+        let written = self.write_prompt(request, reply)?;
+        Ok(written.prompt.encode(self.tokenizer())?)
     }
 
-    fn render_prompt(
-        &self,
-        request: &ChatRequest,
-        reply: bool,
-    ) -> Result<RenderedPrompt, ChatError> {
+    fn write_prompt(&self, request: &ChatRequest, reply: bool) -> Result<WrittenPrompt, ChatError> {
         let writer = PromptWriter {
             template: self.template().ok_or(ChatError::NoTemplate)?,
             boundaries: &BoundaryTokens::from_tokenizer(self.tokenizer()),
@@ -157,7 +179,8 @@ pub fn render(
         calls: None,
         quoters: None,
     };
-    Ok(writer.write(request, reply)?.text().into_owned())
+    let written = writer.write(request, reply)?;
+    Ok(written.prompt.text().into_owned())
 }
 
 /// Template variables that the request itself sets.
@@ -172,14 +195,50 @@ struct PromptWriter<'a> {
     quoters: Option<Quoters<'a>>,
 }
 
+/// A prompt, and how its conversation was changed for it.
+struct WrittenPrompt {
+    prompt: RenderedPrompt,
+    joins_system: bool,
+}
+
 impl PromptWriter<'_> {
-    fn write(&self, request: &ChatRequest, reply: bool) -> Result<RenderedPrompt, ChatError> {
+    /// Writes the conversation as it is. If the template does not take its later system messages,
+    /// they are joined with the first.
+    fn write(&self, request: &ChatRequest, reply: bool) -> Result<WrittenPrompt, ChatError> {
         validate(request)?;
+        let messages = &request.messages;
+        let unchanged = |prompt| WrittenPrompt {
+            prompt,
+            joins_system: false,
+        };
+        let written = self.write_messages(request, messages, reply);
+        let Some(joined) = later_system::joined(messages) else {
+            return written.map(unchanged);
+        };
+        let is_complete = |prompt: &RenderedPrompt| later_system::are_in(&prompt.text(), messages);
+        if written.as_ref().is_ok_and(is_complete) {
+            return written.map(unchanged);
+        }
+        match self.write_messages(request, &joined, reply) {
+            Ok(prompt) if is_complete(&prompt) => Ok(WrittenPrompt {
+                prompt,
+                joins_system: true,
+            }),
+            _ => written.map(unchanged),
+        }
+    }
+
+    fn write_messages(
+        &self,
+        request: &ChatRequest,
+        messages: &[Message],
+        reply: bool,
+    ) -> Result<RenderedPrompt, ChatError> {
         let rendered = match request.opening {
-            ReplyOpening::NewTurn => self.write_turns(request, &request.messages, reply)?,
-            ReplyOpening::Unopened => self.write_turns(request, &request.messages, false)?,
+            ReplyOpening::NewTurn => self.write_turns(request, messages, reply)?,
+            ReplyOpening::Unopened => self.write_turns(request, messages, false)?,
             ReplyOpening::ContinueLast => {
-                let marked = continuation::mark_end(&request.messages)?;
+                let marked = continuation::mark_end(messages)?;
                 continuation::cut(self.write_turns(request, &marked, false)?)?
             }
         };

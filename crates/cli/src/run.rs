@@ -272,7 +272,14 @@ impl ChatModel {
         lowered: LoweredChat,
         interrupts: &Interrupts,
     ) -> Result<Transcript, CliError> {
-        let LoweredChat { generate, reply } = lowered;
+        let LoweredChat {
+            generate,
+            reply,
+            joins_system,
+        } = lowered;
+        if joins_system {
+            tracing::info!("the template takes no later system messages; joined with the first");
+        }
         let Settings {
             max_tokens,
             show_reasoning,

@@ -168,7 +168,9 @@ impl Chat {
     pub fn stream(self) -> Result<Answer, Error> {
         let Self { model, request, .. } = self;
         let is_constrained = request.answer.is_some();
-        let LoweredChat { generate, reply } = model.chat_context().lower(request)?;
+        let LoweredChat {
+            generate, reply, ..
+        } = model.chat_context().lower(request)?;
         let answer = model.submit(generate, ReplyDecoder::chat(reply), self.max_tokens)?;
         Ok(answer.constrained(is_constrained))
     }

@@ -1,5 +1,6 @@
 //! The caller of a request.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
@@ -40,6 +41,8 @@ pub struct Notes {
     max_tokens: Mutex<Option<usize>>,
     /// The model that serves a request for an unknown one.
     substitute: OnceLock<String>,
+    /// Whether later system messages were joined with the first.
+    joins_system: AtomicBool,
 }
 
 impl Notes {
@@ -67,6 +70,14 @@ impl Notes {
 
     pub fn substitute(&self) -> Option<&str> {
         self.substitute.get().map(String::as_str)
+    }
+
+    pub fn join_system(&self) {
+        self.joins_system.store(true, Ordering::Relaxed);
+    }
+
+    pub fn joins_system(&self) -> bool {
+        self.joins_system.load(Ordering::Relaxed)
     }
 }
 

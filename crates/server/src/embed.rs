@@ -11,7 +11,7 @@ use crate::app::App;
 use crate::caller::Caller;
 use crate::error::{ApiError, ErrorKind};
 use crate::field::Field;
-use crate::lowering::StopFlag;
+use crate::lowering::{StopFlag, encoding_error};
 use crate::models::Lease;
 use crate::{config, lowering};
 
@@ -149,6 +149,7 @@ impl EmbeddingJob<'_> {
         let tokenizer = self.lease.chat_context().tokenizer().clone();
         let longest = inputs.iter().map(PromptInput::text_bytes).max();
         let encode_all = move |stop: &StopFlag| {
+            let tokenizer = tokenizer.interruptible(stop.signal());
             let inputs = inputs.into_iter().enumerate();
             let encoded = inputs.map(|(index, input)| {
                 stop.check()?;
@@ -187,7 +188,7 @@ impl EmbeddingJob<'_> {
 fn encode(index: usize, input: PromptInput, tokenizer: &Tokenizer) -> Result<Vec<u32>, ApiError> {
     let text = |text: &str, special| {
         let tokens = tokenizer.encode(text, special);
-        tokens.map_err(|error| ApiError::internal(&error))
+        tokens.map_err(|error| encoding_error(&error))
     };
     let mut tokens = match input {
         PromptInput::Tokens(tokens) => tokens,

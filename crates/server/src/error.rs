@@ -119,6 +119,18 @@ impl ApiError {
         self
     }
 
+    /// The error of a stream that has begun. Its request was accepted, so the failure is the server's,
+    /// even if the request's own constraint cannot continue.
+    pub fn in_stream(self) -> Self {
+        match self.kind {
+            ErrorKind::InvalidRequest => Self {
+                kind: ErrorKind::Internal,
+                ..self
+            },
+            _ => self,
+        }
+    }
+
     /// Whether a retry would end the same way: the request was cancelled or took too long.
     pub fn is_final(&self) -> bool {
         matches!(self.code, Some("request_cancelled" | "request_timeout"))

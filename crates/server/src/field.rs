@@ -24,6 +24,7 @@ macro_rules! fields {
 
 fields! {
     AddGenerationPrompt = "add_generation_prompt",
+    AddSpecial = "add_special",
     AddSpecialTokens = "add_special_tokens",
     After = "after",
     AllowedTools = "allowed_tools",
@@ -78,8 +79,10 @@ fields! {
     Modalities = "modalities",
     Model = "model",
     Moderation = "moderation",
+    MultimodalData = "multimodal_data",
     N = "n",
     NPredict = "n_predict",
+    NProbs = "n_probs",
     Name = "name",
     NumCtx = "num_ctx",
     NumPredict = "num_predict",
@@ -87,6 +90,7 @@ fields! {
     Order = "order",
     OutputConfig = "output_config",
     Parameters = "parameters",
+    ParseSpecial = "parse_special",
     Patience = "patience",
     Prediction = "prediction",
     PreviousResponseId = "previous_response_id",

@@ -27,6 +27,7 @@ mod http;
 mod in_flight;
 mod json_body;
 mod llama_cpp;
+mod logit_bias;
 mod lowering;
 mod metrics;
 mod models;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use loquat_text::TextError;
 use tokio::sync::{Semaphore, SemaphorePermit};
 
 use crate::error::ApiError;
@@ -64,6 +65,12 @@ async fn run_stoppable<T: Send + 'static>(
 pub struct StopFlag(Arc<AtomicBool>);
 
 impl StopFlag {
+    /// Whether nobody waits for the result, for work that asks again and again.
+    pub fn signal(&self) -> impl Fn() -> bool + Send + Sync + 'static {
+        let flag = Arc::clone(&self.0);
+        move || flag.load(Ordering::Relaxed)
+    }
+
     /// An error once nobody waits for the result. Nobody sees the error either.
     pub fn check(&self) -> Result<(), ApiError> {
         if self.0.load(Ordering::Relaxed) {
@@ -71,6 +78,14 @@ impl StopFlag {
         } else {
             Ok(())
         }
+    }
+}
+
+/// The error of a text that cannot be tokenized.
+pub fn encoding_error(error: &TextError) -> ApiError {
+    match error {
+        TextError::Interrupted => ApiError::overloaded("the client has left"),
+        error => ApiError::internal(error),
     }
 }
 
@@ -89,10 +104,11 @@ mod tests {
     use std::task::Poll;
 
     use axum::http::StatusCode;
+    use loquat_text::Special;
     use serde_json::json;
 
     use super::*;
-    use crate::testing::{Harness, MODEL};
+    use crate::testing::{Harness, MODEL, tokenizer};
 
     #[tokio::test]
     async fn work_stops_when_the_client_leaves() {
@@ -111,6 +127,35 @@ mod tests {
         client.abort();
         let stops = tokio::task::spawn_blocking(move || stops.recv());
         stops.await.expect("no panic").expect("it stops");
+    }
+
+    #[tokio::test]
+    async fn tokenizing_stops_when_the_client_leaves() {
+        let (begun, begins) = mpsc::channel();
+        let (stopped, stops) = mpsc::channel();
+        let client = tokio::spawn(run_text(0, move |stop: &StopFlag| {
+            let is_unwanted = stop.signal();
+            let tokenizer = tokenizer().interruptible(move || {
+                begun.send(()).ok();
+                is_unwanted()
+            });
+            // Endless, unless it is interrupted.
+            let error = loop {
+                if let Err(error) = tokenizer.encode("some words", Special::PLAIN) {
+                    break error;
+                }
+            };
+            stopped
+                .send(encoding_error(&error).kind)
+                .expect("the test waits");
+            Ok(())
+        }));
+        let begins = tokio::task::spawn_blocking(move || begins.recv().map(|()| begins));
+        let _begins = begins.await.expect("no panic").expect("it begins");
+        client.abort();
+        let stops = tokio::task::spawn_blocking(move || stops.recv());
+        let kind = stops.await.expect("no panic").expect("it stops");
+        assert_eq!(kind, crate::error::ErrorKind::Overloaded);
     }
 
     #[tokio::test]

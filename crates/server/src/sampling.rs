@@ -1,17 +1,18 @@
 //! Sampling parameters of a request or a configuration, by the engine's names.
 
 use loquat_engine::{
-    BAD_WORDS, DEFAULT_ORDER, PARAMETERS, ParameterSlot, SamplingParams, SamplingStep,
+    BAD_WORDS, DEFAULT_ORDER, LOGIT_BIAS, PARAMETERS, ParameterSlot, SamplingParams, SamplingStep,
     word_sequences,
 };
 use loquat_text::Tokenizer;
-use serde_json::{Map, Value};
+use serde_json::{Map, Value, json};
 
 use crate::error::ApiError;
 use crate::field::FieldPath;
+use crate::logit_bias::LogitBias;
 
-/// The size of all `bad_words`, in bytes: bounds the time to tokenize them.
-const MAX_WORD_BYTES: usize = 65_536;
+/// The size of all texts of a parameter, in bytes: bounds the time to tokenize them.
+pub const MAX_WORD_BYTES: usize = 65_536;
 
 /// The names of Ollama and llama.cpp for the engine's parameters; all others go by the engine's own.
 pub const ALIASES: [(&str, &str); 2] = [
@@ -58,11 +59,16 @@ pub fn apply(
         let left_out = DEFAULT_ORDER.iter().filter(|step| !order.contains(step));
         left_out.for_each(|step| params.switch_off(*step));
     }
+    let mut reader = ParameterReader {
+        tokenizer,
+        forbidden: Vec::new(),
+    };
     for (parameter, slot) in params.slots() {
         if let Some(value) = overrides.get(parameter.name) {
-            set(parameter.name, slot, value, tokenizer)?;
+            reader.set(parameter.name, slot, value)?;
         }
     }
+    forbid(&mut params, reader.forbidden)?;
     let unknown = overrides
         .keys()
         .find(|name| PARAMETERS.iter().all(|known| known.name != name.as_str()));
@@ -72,32 +78,81 @@ pub fn apply(
     }
 }
 
-fn set(
-    name: &str,
-    slot: ParameterSlot<'_>,
-    value: &Value,
-    tokenizer: &Tokenizer,
-) -> Result<(), ApiError> {
-    match slot {
-        ParameterSlot::Float(slot) => *slot = number(name, value)? as f32,
-        ParameterSlot::Count(slot) => *slot = count(name, value)?,
-        ParameterSlot::Window(slot) => *slot = whole(name, value)?,
-        ParameterSlot::Mode(slot) => *slot = whole(name, value)?,
-        ParameterSlot::Biases(slot) => *slot = biases(name, value)?,
-        ParameterSlot::Tokens(slot) => *slot = read(name, value, "a list of token ids")?,
-        ParameterSlot::Words(slot) => {
-            let words: Vec<String> = read(name, value, "a list of words")?;
-            check_words(name, &words)?;
-            let sequences = word_sequences(&words, tokenizer);
-            *slot = sequences.map_err(|error| {
-                ApiError::bad_request(error.to_string()).param(FieldPath::verbatim(name))
-            })?;
+struct ParameterReader<'a> {
+    tokenizer: &'a Tokenizer,
+    /// Tokens that `logit_bias` forbids.
+    forbidden: Vec<u32>,
+}
+
+impl ParameterReader<'_> {
+    fn set(&mut self, name: &str, slot: ParameterSlot<'_>, value: &Value) -> Result<(), ApiError> {
+        match slot {
+            ParameterSlot::Float(slot) => *slot = number(name, value)? as f32,
+            ParameterSlot::Count(slot) => *slot = count(name, value)?,
+            ParameterSlot::Window(slot) => *slot = whole(name, value)?,
+            ParameterSlot::Mode(slot) => *slot = whole(name, value)?,
+            ParameterSlot::Biases(slot) => {
+                let LogitBias { added, forbidden } = LogitBias::read(name, value, self.tokenizer)?;
+                *slot = added;
+                self.forbidden.extend(forbidden);
+            }
+            ParameterSlot::Tokens(slot) => *slot = read(name, value, "a list of token ids")?,
+            ParameterSlot::Words(slot) => {
+                let words: Vec<String> = read(name, value, "a list of words")?;
+                check_words(name, &words)?;
+                let sequences = word_sequences(&words, self.tokenizer);
+                *slot = sequences.map_err(|error| {
+                    ApiError::bad_request(error.to_string()).param(FieldPath::verbatim(name))
+                })?;
+            }
+            ParameterSlot::Texts(slot) => *slot = read(name, value, "a list of strings")?,
+            ParameterSlot::Steps(slot) => *slot = steps(name, value)?,
+            ParameterSlot::Seed(slot) => *slot = Some(seed(name, value)?),
         }
-        ParameterSlot::Texts(slot) => *slot = read(name, value, "a list of strings")?,
-        ParameterSlot::Steps(slot) => *slot = steps(name, value)?,
-        ParameterSlot::Seed(slot) => *slot = Some(seed(name, value)?),
+        Ok(())
     }
+}
+
+/// Adds the tokens that `logit_bias` forbids.
+fn forbid(params: &mut SamplingParams, tokens: Vec<u32>) -> Result<(), ApiError> {
+    let count = params.bad_words.len() + tokens.len();
+    if !tokens.is_empty() && BAD_WORDS.check_entries(count).is_err() {
+        let problem = format!("and `bad_words` forbid {count} tokens or words, which are too many");
+        return Err(invalid(LOGIT_BIAS.name, &problem));
+    }
+    // Biased too, so that the engine's error for an unknown token names `logit_bias`.
+    let biases = tokens.iter().map(|id| (*id, LOGIT_BIAS.min));
+    params.logit_bias.extend(biases);
+    let words = tokens.into_iter().map(|id| vec![id]);
+    params.bad_words.extend(words);
     Ok(())
+}
+
+/// All parameters by name.
+pub fn values(params: &SamplingParams) -> Map<String, Value> {
+    let mut params = params.clone();
+    let values = params.slots().into_iter().map(|(parameter, slot)| {
+        let value = match slot {
+            ParameterSlot::Float(value) => json!(value),
+            ParameterSlot::Count(value) => json!(value),
+            ParameterSlot::Window(value) => json!(value),
+            ParameterSlot::Mode(value) => json!(value),
+            ParameterSlot::Biases(value) => json!(value),
+            ParameterSlot::Tokens(value) => json!(value),
+            ParameterSlot::Words(value) => json!(value),
+            ParameterSlot::Texts(value) => json!(value),
+            ParameterSlot::Steps(value) => value.iter().map(|step| step.name()).collect(),
+            ParameterSlot::Seed(value) => json!(value),
+        };
+        (parameter.name.to_owned(), value)
+    });
+    let mut values: Map<_, _> = values.collect();
+    for (theirs, ours) in ALIASES {
+        if let Some(value) = values.get(ours) {
+            values.insert(theirs.to_owned(), value.clone());
+        }
+    }
+    values
 }
 
 fn check_words(name: &str, words: &[String]) -> Result<(), ApiError> {
@@ -112,11 +167,11 @@ fn check_words(name: &str, words: &[String]) -> Result<(), ApiError> {
     }
 }
 
-fn invalid(name: &str, problem: &str) -> ApiError {
+pub fn invalid(name: &str, problem: &str) -> ApiError {
     ApiError::invalid(FieldPath::verbatim(name), problem)
 }
 
-fn wrong_type(name: &str, value: &Value, expected: &str) -> ApiError {
+pub fn wrong_type(name: &str, value: &Value, expected: &str) -> ApiError {
     let found = match value {
         Value::Array(_) => "a list".to_owned(),
         Value::Object(_) => "an object".to_owned(),
@@ -162,20 +217,6 @@ fn seed(name: &str, value: &Value) -> Result<u64, ApiError> {
     seed.ok_or_else(|| wrong_type(name, value, "a whole number of 64 bits"))
 }
 
-/// An object from token ids to the numbers added to their logits.
-fn biases(name: &str, value: &Value) -> Result<Vec<(u32, f32)>, ApiError> {
-    let expected = "an object from token ids to numbers";
-    let Value::Object(entries) = value else {
-        return Err(wrong_type(name, value, expected));
-    };
-    let biases = entries.iter().map(|(id, bias)| {
-        let id = id.parse().ok();
-        id.zip(bias.as_f64().map(|bias| bias as f32))
-    });
-    let biases: Option<Vec<_>> = biases.collect();
-    biases.ok_or_else(|| wrong_type(name, value, expected))
-}
-
 fn steps(name: &str, value: &Value) -> Result<Vec<SamplingStep>, ApiError> {
     let names: Vec<String> = read(name, value, "a list of sampling steps")?;
     let steps = names.iter().map(|step| SamplingStep::from_name(step));
@@ -185,7 +226,6 @@ fn steps(name: &str, value: &Value) -> Result<Vec<SamplingStep>, ApiError> {
 #[cfg(test)]
 mod tests {
     use loquat_engine::ParameterKind;
-    use serde_json::json;
 
     use super::*;
     use crate::testing::tokenizer;
@@ -195,28 +235,11 @@ mod tests {
         apply(&given, &SamplingParams::default(), &tokenizer())
     }
 
-    /// The value of a parameter.
-    fn value_of(params: &mut SamplingParams, name: &str) -> Value {
-        let mut slots = params.slots().into_iter();
-        let (_, slot) = slots
-            .find(|(known, _)| known.name == name)
-            .expect("a field");
-        match slot {
-            ParameterSlot::Float(value) => json!(value),
-            ParameterSlot::Count(value) => json!(value),
-            ParameterSlot::Window(value) => json!(value),
-            ParameterSlot::Mode(value) => json!(value),
-            ParameterSlot::Biases(value) => json!(value),
-            ParameterSlot::Tokens(value) => json!(value),
-            ParameterSlot::Words(value) => json!(value.len()),
-            ParameterSlot::Texts(value) => json!(value),
-            ParameterSlot::Steps(value) => json!(
-                value
-                    .iter()
-                    .map(SamplingStep::to_string)
-                    .collect::<Vec<_>>()
-            ),
-            ParameterSlot::Seed(value) => json!(value),
+    /// The value of a parameter; of words, their number.
+    fn value_of(params: &SamplingParams, name: &str) -> Value {
+        match (name, &values(params)[name]) {
+            ("bad_words", Value::Array(words)) => json!(words.len()),
+            (_, value) => value.clone(),
         }
     }
 
@@ -240,14 +263,13 @@ mod tests {
                 ParameterKind::Seed => (json!(7), json!(7)),
             };
             let name = parameter.name;
-            let mut params =
-                apply_one(name, given).unwrap_or_else(|error| panic!("{name}: {error:?}"));
-            assert_eq!(value_of(&mut params, name), expected, "{name}");
-            let mut neutral = SamplingParams::default();
+            let params = apply_one(name, given).unwrap_or_else(|error| panic!("{name}: {error:?}"));
+            assert_eq!(value_of(&params, name), expected, "{name}");
+            let neutral = SamplingParams::default();
             for other in PARAMETERS.iter().filter(|other| other.name != name) {
-                let unchanged = value_of(&mut neutral, other.name);
+                let unchanged = value_of(&neutral, other.name);
                 assert_eq!(
-                    value_of(&mut params, other.name),
+                    value_of(&params, other.name),
                     unchanged,
                     "{name} {}",
                     other.name
@@ -291,7 +313,7 @@ mod tests {
         ];
         for (name, given, expected) in cases {
             let found = apply_one(name, given.clone()).ok();
-            let found = found.map(|mut params| value_of(&mut params, name));
+            let found = found.map(|params| value_of(&params, name));
             assert_eq!(found, expected, "{name} {given}");
         }
     }
@@ -315,8 +337,22 @@ mod tests {
             assert_eq!(error.param, Some(FieldPath::verbatim("bad_words")));
         }
         // Each with and without a leading space.
-        let mut params = apply_one("bad_words", json!(["a", "b", "a"])).expect("few");
-        assert_eq!(value_of(&mut params, "bad_words"), json!(4));
+        let params = apply_one("bad_words", json!(["a", "b", "a"])).expect("few");
+        assert_eq!(value_of(&params, "bad_words"), json!(4));
+    }
+
+    #[test]
+    fn false_bias_forbids_the_token() {
+        let given = json!({ "logit_bias": [[5, false], [6, 1]], "bad_words": ["a"] });
+        let given = given.as_object().expect("an object");
+        let params = apply(given, &SamplingParams::default(), &tokenizer()).expect("valid");
+        assert_eq!(params.logit_bias, [(6, 1.0), (5, -100.0)]);
+        assert_eq!(params.bad_words.len(), 3);
+        assert!(params.bad_words.contains(&vec![5]));
+
+        let all: Vec<_> = (0..9000).map(|id| json!([id, false])).collect();
+        let error = apply_one("logit_bias", all.into()).expect_err("too many");
+        assert_eq!(error.param, Some(FieldPath::verbatim("logit_bias")));
     }
 
     #[test]

@@ -17,7 +17,7 @@ use crate::config::{Config, ModelConfig};
 use crate::models::Opener;
 use crate::router::router;
 
-pub use scripted::{MODEL, Scripted, Stuck, chat, hold_steps, tokenizer};
+pub use scripted::{MODEL, Scripted, Stuck, TEMPLATE, chat, hold_steps, tokenizer};
 
 /// A server under test.
 pub struct Harness {

@@ -1,4 +1,4 @@
-//! `/tokenize`, `/detokenize` and `/tokenizer_info`, as vLLM has them.
+//! `/tokenize`, `/detokenize` and `/tokenizer_info`, as vLLM and llama.cpp have them.
 
 use std::sync::Arc;
 
@@ -8,7 +8,7 @@ use axum::response::{IntoResponse, Response};
 use axum::routing::{get, post};
 use axum::{Json, Router};
 use loquat_chat::{BoundaryTokens, ChatRequest};
-use loquat_text::Special;
+use loquat_text::{Special, Tokenizer};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::{IntoParams, ToSchema};
@@ -17,7 +17,7 @@ use crate::app::App;
 use crate::caller::Caller;
 use crate::error::ApiError;
 use crate::field::Field;
-use crate::lowering;
+use crate::lowering::{self, StopFlag, encoding_error};
 use crate::models::Lease;
 use crate::openai::completions::label;
 use crate::openai::messages::{self, ChatMessage};
@@ -41,17 +41,23 @@ pub struct TokenizeRequest {
     pub model: Option<String>,
     /// A text; this or `messages`.
     pub prompt: Option<String>,
-    /// Another name for `prompt`.
+    /// llama.cpp's name for `prompt`.
     pub content: Option<String>,
     /// A conversation, rendered by the model's template.
     pub messages: Option<Vec<ChatMessage>>,
-    /// Add the special tokens that the model expects around a text; default true. In a conversation
-    /// the template adds them.
+    /// Add the special tokens that the model expects around a text; default true for `prompt`, false
+    /// for `content`. In a conversation the template adds them.
     pub add_special_tokens: Option<bool>,
+    /// llama.cpp's name for `add_special_tokens`.
+    pub add_special: Option<bool>,
+    /// False makes special tokens in a text plain characters; default true.
+    pub parse_special: Option<bool>,
     /// Start the assistant's turn after a conversation; default true.
     pub add_generation_prompt: Option<bool>,
     /// Return the tokens' texts too.
     pub return_token_strs: Option<bool>,
+    /// Return each token as an object with its text, as llama.cpp does.
+    pub with_pieces: Option<bool>,
     /// Tools of the conversation.
     pub tools: Option<Vec<ChatTool>>,
     /// Extra variables of the template.
@@ -67,9 +73,42 @@ pub struct TokenizeResponse {
     pub count: usize,
     /// The most tokens of a prompt and its reply.
     pub max_model_len: usize,
-    pub tokens: Vec<u32>,
+    pub tokens: TokenList,
     /// Their texts, if requested; `bytes:\x…` for incomplete characters.
     pub token_strs: Option<Vec<String>>,
+}
+
+/// Ids, or objects if pieces are requested.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+pub enum TokenList {
+    Ids(Vec<u32>),
+    Pieces(Vec<TokenPiece>),
+}
+
+#[derive(Debug, Serialize, ToSchema)]
+pub struct TokenPiece {
+    pub id: u32,
+    pub piece: PieceText,
+}
+
+/// A token's text, or its bytes if they are not whole characters.
+#[derive(Debug, Serialize, ToSchema)]
+#[serde(untagged)]
+pub enum PieceText {
+    Text(String),
+    Bytes(Vec<u8>),
+}
+
+impl TokenPiece {
+    fn new(id: u32, tokenizer: &Tokenizer) -> Self {
+        let bytes = tokenizer.token_bytes(id).unwrap_or_default().to_vec();
+        let piece = match String::from_utf8(bytes) {
+            Ok(text) => PieceText::Text(text),
+            Err(error) => PieceText::Bytes(error.into_bytes()),
+        };
+        Self { id, piece }
+    }
 }
 
 /// Tokens to decode.
@@ -86,7 +125,10 @@ impl WireRequest for DetokenizeRequest {}
 /// The text of the tokens, special ones included.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct DetokenizeResponse {
+    /// vLLM's name.
     pub prompt: String,
+    /// llama.cpp's name for the same.
+    pub content: String,
 }
 
 #[derive(Debug, Clone, Deserialize, IntoParams)]
@@ -131,23 +173,44 @@ pub async fn tokenize(
     let bytes = text.map_or(0, String::len);
     lease.check_text(bytes)?;
     // A text's tokens take longer to write than the text itself.
-    let tokenized = lowering::run_text(bytes, move |_| {
-        let tokens = encode(request, &lease)?;
+    let tokenized = lowering::run_text(bytes, move |stop| {
+        let tokens = encode(request, &lease, stop)?;
         serde_json::to_vec(&tokens).map_err(|error| ApiError::internal(&error))
     });
     let json = tokenized.await?;
     Ok(([(CONTENT_TYPE, "application/json")], json).into_response())
 }
 
-fn encode(request: TokenizeRequest, model: &Lease) -> Result<TokenizeResponse, ApiError> {
+/// How special tokens of a text are treated.
+fn special_tokens(request: &TokenizeRequest) -> Result<Special, ApiError> {
+    let add = resolve_alias(
+        (Field::AddSpecialTokens, request.add_special_tokens),
+        (Field::AddSpecial, request.add_special),
+    )?;
+    Ok(Special {
+        // As vLLM and llama.cpp have it.
+        add: add.unwrap_or(request.prompt.is_some()),
+        parse: request.parse_special.unwrap_or(true),
+    })
+}
+
+fn encode(
+    request: TokenizeRequest,
+    model: &Lease,
+    stop: &StopFlag,
+) -> Result<TokenizeResponse, ApiError> {
+    let special = special_tokens(&request)?;
     let TokenizeRequest {
         model: _,
         prompt,
         content,
         messages,
-        add_special_tokens,
+        add_special_tokens: _,
+        add_special: _,
+        parse_special: _,
         add_generation_prompt,
         return_token_strs,
+        with_pieces,
         tools,
         chat_template_kwargs,
     } = request;
@@ -164,17 +227,18 @@ fn encode(request: TokenizeRequest, model: &Lease) -> Result<TokenizeResponse, A
                 let problem = "is for `messages`, not for `prompt`";
                 return Err(ApiError::invalid(*field, problem));
             }
-            let special = Special {
-                add: add_special_tokens.unwrap_or(true),
-                ..Special::PROMPT
-            };
+            let tokenizer = tokenizer.interruptible(stop.signal());
             let tokens = tokenizer.encode(&text, special);
-            tokens.map_err(|error| ApiError::internal(&error))?
+            tokens.map_err(|error| encoding_error(&error))?
         }
         (None, Some(messages)) => {
-            if add_special_tokens.is_some_and(|add| add) {
+            if special.add {
                 let reason = "the template adds a conversation's special tokens";
                 return Err(ApiError::unsupported(Field::AddSpecialTokens, reason));
+            }
+            if !special.parse {
+                let problem = "is for `prompt`, not for `messages`";
+                return Err(ApiError::invalid(Field::ParseSpecial, problem));
             }
             let tools = tools.unwrap_or_default().into_iter();
             let chat = ChatRequest {
@@ -197,7 +261,12 @@ fn encode(request: TokenizeRequest, model: &Lease) -> Result<TokenizeResponse, A
         count: tokens.len(),
         max_model_len: model.model.token_limit(),
         token_strs: return_token_strs.unwrap_or(false).then(|| texts(&tokens)),
-        tokens,
+        tokens: if with_pieces.unwrap_or(false) {
+            let pieces = tokens.into_iter().map(|id| TokenPiece::new(id, tokenizer));
+            TokenList::Pieces(pieces.collect())
+        } else {
+            TokenList::Ids(tokens)
+        },
     })
 }
 
@@ -219,7 +288,8 @@ pub async fn detokenize(
     lease.check_prompt(tokens.len(), 0)?;
     let decode = move || decode(&tokens, &lease);
     let prompt = lowering::run(decode).await?;
-    Ok(Json(DetokenizeResponse { prompt }))
+    let content = prompt.clone();
+    Ok(Json(DetokenizeResponse { prompt, content }))
 }
 
 fn decode(tokens: &[u32], model: &Lease) -> Result<String, ApiError> {

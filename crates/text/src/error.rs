@@ -69,6 +69,9 @@ pub enum TextError {
     #[error("the text cannot be encoded: {source}")]
     Encode { source: LibraryError },
 
+    #[error("encoding the text was interrupted")]
+    Interrupted,
+
     #[error(
         "this model has no fill-in-the-middle tokens, so it cannot write text before a suffix; use \
          a code model such as Qwen2.5-Coder"
@@ -115,6 +118,7 @@ impl TextError {
             Self::ToolSchema { .. }
             | Self::Unencodable { .. }
             | Self::EmptyStop { .. }
+            | Self::Interrupted
             | Self::NoFimTokens
             | Self::UnknownReasoningFormat { .. }
             | Self::UnknownCallFormat { .. }

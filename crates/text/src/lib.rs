@@ -12,6 +12,7 @@ pub mod format;
 mod generation_config;
 mod gguf_vocab;
 mod huggingface;
+mod interrupt;
 pub mod pretokenizer;
 mod sentencepiece;
 mod stop;

@@ -7,6 +7,7 @@
 use std::cmp::Ordering;
 use std::collections::{BinaryHeap, HashMap};
 
+use crate::interrupt::Interrupt;
 use crate::vocabulary::{METASPACE, TokenKind, parse_byte_token};
 use crate::{Result, TextError};
 
@@ -76,7 +77,12 @@ impl SentencePiece {
     }
 
     /// Encodes `text`; special tokens written in it count as tokens only with `parse_special`.
-    pub(crate) fn encode(&self, text: &str, parse_special: bool) -> Result<Vec<u32>> {
+    pub(crate) fn encode(
+        &self,
+        text: &str,
+        parse_special: bool,
+        interrupt: &Interrupt,
+    ) -> Result<Vec<u32>> {
         let mut out = Vec::new();
         let mut rest = 0;
         let mut after_token = true;
@@ -84,7 +90,8 @@ impl SentencePiece {
         while position < text.len() {
             match self.matched.at(text, position, parse_special) {
                 Some(token) => {
-                    self.encode_plain(&text[rest..position], after_token, &mut out)?;
+                    let plain = &text[rest..position];
+                    out.extend(self.encode_plain(plain, after_token, interrupt)?);
                     out.push(token.id);
                     position += token.len;
                     if token.strips_right {
@@ -96,23 +103,29 @@ impl SentencePiece {
                 None => position += 1,
             }
         }
-        self.encode_plain(&text[rest..], after_token, &mut out)?;
+        out.extend(self.encode_plain(&text[rest..], after_token, interrupt)?);
         Ok(out)
     }
 
-    fn encode_plain(&self, text: &str, after_token: bool, out: &mut Vec<u32>) -> Result<()> {
+    fn encode_plain(
+        &self,
+        text: &str,
+        after_token: bool,
+        interrupt: &Interrupt,
+    ) -> Result<Vec<u32>> {
+        let mut out = Vec::new();
         if text.is_empty() {
-            return Ok(());
+            return Ok(out);
         }
         let mut escaped = String::with_capacity(text.len() + 8);
         if self.options.add_space_prefix && after_token {
             escaped.push(METASPACE);
         }
         escaped.extend(text.chars().map(|c| if c == ' ' { METASPACE } else { c }));
-        for piece in Merger::new(self, &escaped).run() {
-            self.push_piece(piece, out)?;
+        for piece in Merger::new(self, &escaped).run(interrupt)? {
+            self.push_piece(piece, &mut out)?;
         }
-        Ok(())
+        Ok(out)
     }
 
     fn mergeable(&self, text: &str) -> Option<(u32, f32)> {
@@ -251,16 +264,18 @@ impl<'a> Merger<'a> {
         }
     }
 
-    fn run(mut self) -> Vec<&'a str> {
+    fn run(mut self, interrupt: &Interrupt) -> Result<Vec<&'a str>> {
         for right in 1..self.symbols.len() {
+            interrupt.check()?;
             self.consider(Some(right - 1), Some(right));
         }
         while let Some(bigram) = self.queue.pop() {
+            interrupt.check()?;
             self.merge(&bigram);
         }
         let left = self.symbols.iter().filter(|symbol| symbol.len > 0);
-        left.map(|symbol| &self.text[symbol.start..symbol.start + symbol.len])
-            .collect()
+        let pieces = left.map(|symbol| &self.text[symbol.start..symbol.start + symbol.len]);
+        Ok(pieces.collect())
     }
 
     fn merge(&mut self, bigram: &Bigram) {
@@ -299,6 +314,9 @@ impl<'a> Merger<'a> {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::Arc;
+    use std::sync::atomic::{AtomicUsize, Ordering as AtomicOrdering};
+
     use super::*;
 
     const PIECES: [(&str, f32, TokenKind); 13] = [
@@ -348,17 +366,29 @@ mod tests {
             ("c", false, true, &[0]),
         ];
         for (text, prefix, special, ids) in cases {
-            let encoded = model(prefix, Some(0)).encode(text, special);
+            let encoded = model(prefix, Some(0)).encode(text, special, &Interrupt::default());
             assert_eq!(encoded.ok().as_deref(), Some(ids), "{text:?}");
         }
     }
 
     #[test]
     fn character_without_token_is_refused() {
-        let refused = model(false, None).encode("c", true);
+        let refused = model(false, None).encode("c", true, &Interrupt::default());
         assert!(matches!(
             refused,
             Err(TextError::Unencodable { character: 'c' })
         ));
+    }
+
+    #[test]
+    fn interrupted_encoding_stops_between_merges() {
+        let asked = Arc::new(AtomicUsize::new(0));
+        let counter = Arc::clone(&asked);
+        let interrupt =
+            Interrupt::new(move || counter.fetch_add(1, AtomicOrdering::Relaxed) == 150);
+        // 99 pairs are considered first.
+        let encoded = model(false, None).encode(&"a".repeat(100), true, &interrupt);
+        assert!(matches!(encoded, Err(TextError::Interrupted)));
+        assert_eq!(asked.load(AtomicOrdering::Relaxed), 151);
     }
 }

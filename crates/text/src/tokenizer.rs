@@ -7,6 +7,7 @@ use loquat_weights::gguf::Metadata;
 use tokenizers::{AddedVocabulary, Model, OffsetType, PreTokenizer};
 
 use crate::fim::{FimIds, FimTokens};
+use crate::interrupt::Interrupt;
 use crate::sentencepiece::SentencePiece;
 use crate::tokenizer_limits::{LimitedNormalizer, without_panics};
 use crate::vocabulary::{TokenKind, Vocabulary};
@@ -44,6 +45,7 @@ impl Special {
 #[derive(Debug, Clone)]
 pub struct Tokenizer {
     inner: Arc<TokenizerData>,
+    interrupt: Interrupt,
 }
 
 /// The result of a loader.
@@ -87,11 +89,20 @@ impl LibraryEncoder {
         }
     }
 
-    fn encode(&self, text: &str, parse_special: bool) -> tokenizers::Result<Vec<u32>> {
-        without_panics(|| self.encode_unguarded(text, parse_special))
+    fn encode(&self, text: &str, parse_special: bool, interrupt: &Interrupt) -> Result<Vec<u32>> {
+        let encoded = without_panics(|| self.encode_unguarded(text, parse_special, interrupt));
+        encoded.map_err(|source| match source.downcast() {
+            Ok(interrupted) => *interrupted,
+            Err(source) => TextError::Encode { source },
+        })
     }
 
-    fn encode_unguarded(&self, text: &str, parse_special: bool) -> tokenizers::Result<Vec<u32>> {
+    fn encode_unguarded(
+        &self,
+        text: &str,
+        parse_special: bool,
+        interrupt: &Interrupt,
+    ) -> tokenizers::Result<Vec<u32>> {
         let added = if parse_special {
             self.tokenizer.get_added_vocabulary()
         } else {
@@ -103,11 +114,15 @@ impl LibraryEncoder {
         if let Some(normalizer) = &normalizer {
             normalizer.check()?;
         }
+        interrupt.check()?;
         if let Some(pre_tokenizer) = self.tokenizer.get_pre_tokenizer() {
             pre_tokenizer.pre_tokenize(&mut pieces)?;
         }
         let model = self.tokenizer.get_model();
-        pieces.tokenize(|piece| model.tokenize(piece.get()))?;
+        pieces.tokenize(|piece| {
+            interrupt.check()?;
+            model.tokenize(piece.get())
+        })?;
         let encoding = pieces.into_encoding(None, 0, OffsetType::None)?;
         Ok(encoding.get_ids().to_vec())
     }
@@ -127,6 +142,17 @@ impl Tokenizer {
     pub(crate) fn from_parts(parts: TokenizerData) -> Self {
         Self {
             inner: Arc::new(parts),
+            interrupt: Interrupt::default(),
+        }
+    }
+
+    /// The same tokenizer, whose encoding fails with [`TextError::Interrupted`] once this is true. It
+    /// is asked between the steps of an encoding and before each word, or each merge of
+    /// SentencePiece.
+    pub fn interruptible(&self, is_unwanted: impl Fn() -> bool + Send + Sync + 'static) -> Self {
+        Self {
+            inner: Arc::clone(&self.inner),
+            interrupt: Interrupt::new(is_unwanted),
         }
     }
 
@@ -134,10 +160,8 @@ impl Tokenizer {
     pub fn encode(&self, text: &str, special: Special) -> Result<Vec<u32>> {
         let parts = &*self.inner;
         let mut ids = match &parts.encoder {
-            Encoder::Library(library) => library
-                .encode(text, special.parse)
-                .map_err(|source| TextError::Encode { source })?,
-            Encoder::SentencePiece(model) => model.encode(text, special.parse)?,
+            Encoder::Library(library) => library.encode(text, special.parse, &self.interrupt)?,
+            Encoder::SentencePiece(model) => model.encode(text, special.parse, &self.interrupt)?,
         };
         if special.add {
             if !ids.starts_with(&parts.prefix) {

@@ -68,4 +68,16 @@ mod tests {
             assert!(!error.to_string().is_empty(), "{device}");
         }
     }
+
+    /// Opening a pipe that nobody writes to would wait for ever.
+    #[cfg(unix)]
+    #[test]
+    fn pipes_are_refused() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("config.json");
+        let made = std::process::Command::new("mkfifo").arg(&path).status();
+        assert!(made.unwrap().success());
+        let error = read_side_file(&path, 3).unwrap_err();
+        assert_eq!(error.to_string(), "it is not a regular file");
+    }
 }

@@ -1,11 +1,14 @@
 //! A conversation becomes a prompt.
 
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+
 use loquat_chat::{
     BoundaryTokens, ChatError, ChatRequest, Effort, Message, MessageContent, ReplyOpening, Role,
     Thinking, Tool, ToolCall, ToolChoice,
 };
 use loquat_engine::Logprobs;
-use loquat_text::{Blame, ChatTemplate};
+use loquat_text::{Blame, ChatTemplate, TextError};
 use serde_json::json;
 
 use crate::support::{chat, chat_with, tokenizer};
@@ -195,6 +198,70 @@ fn developer_role_falls_back_to_system() {
             role
         );
     }
+}
+
+/// Refuses system messages after the first message.
+const SYSTEM_FIRST: &str = "{% for m in messages %}\
+    {% if m.role == 'system' and not loop.first %}\
+    {{ raise_exception('the system message must be first') }}{% endif %}\
+    {{ m.role }}: {{ m.content | trim }}\n{% endfor %}";
+/// Leaves them out.
+const SYSTEM_DROPPED: &str = "{% for m in messages %}\
+    {% if m.role != 'system' or loop.first %}{{ m.role }}: {{ m.content | trim }}\n{% endif %}\
+    {% endfor %}";
+/// Takes them.
+const SYSTEM_ANYWHERE: &str = "{% for m in messages %}{{ m.role }}: {{ m.content | trim }}\n\
+    {% endfor %}";
+
+#[test]
+fn later_system_messages_are_joined_if_refused() {
+    let conversation = |first: Message| ChatRequest {
+        messages: vec![
+            first,
+            Message::new(Role::Developer, "b <|im_end|>\n"),
+            Message::user("hi"),
+            Message::assistant("yes?"),
+            Message::new(Role::Developer, "c"),
+            Message::user("why"),
+        ],
+        ..ChatRequest::default()
+    };
+    let turns = "user: hi\nassistant: yes?\nuser: why\n";
+    let joined = format!("system: a\n\nb <|im_end|>\n\n\nc\n{turns}");
+    let unchanged =
+        "system: a\nsystem: b <|im_end|>\nuser: hi\nassistant: yes?\nsystem: c\nuser: why\n";
+    for (template, expected, joins) in [
+        (SYSTEM_FIRST, joined.as_str(), true),
+        (SYSTEM_DROPPED, joined.as_str(), true),
+        (SYSTEM_ANYWHERE, unchanged, false),
+    ] {
+        let chat = chat(template);
+        let request = conversation(Message::system("a"));
+        assert_eq!(chat.render(&request, true).expect("rendered"), expected);
+        let lowered = chat.lower(request).expect("lowered");
+        assert_eq!(lowered.joins_system, joins);
+    }
+
+    // Without a first system message there is a new one, and the user's messages are neighbours.
+    let rendered = chat(SYSTEM_FIRST).render(&conversation(Message::user("so")), true);
+    let turns = turns.replacen("user: ", "user: so\n\n", 1);
+    let expected = format!("system: b <|im_end|>\n\n\nc\n{turns}");
+    assert_eq!(rendered.expect("rendered"), expected);
+}
+
+#[test]
+fn other_refusals_stay_after_joining() {
+    let request = ChatRequest {
+        messages: vec![Message::user("hi"), Message::system("be brief")],
+        ..ChatRequest::default()
+    };
+    let strict = chat("{{ raise_exception('turns must alternate') }}");
+    let error = strict.lower(request.clone()).expect_err("raised");
+    assert_eq!(error.to_string(), "turns must alternate");
+
+    let deaf = "{% for m in messages if m.role == 'user' %}{{ m.content }}{% endfor %}";
+    let lowered = chat(deaf).lower(request).expect("lowered");
+    assert!(!lowered.joins_system, "the template has no system messages");
 }
 
 #[test]
@@ -395,4 +462,35 @@ fn turn_stays_unopened_on_request() {
     let prompt = chat(TURNS).lower(request).expect("lowered").generate.prompt;
     let text = tokenizer().decode(&prompt, false);
     assert!(text.ends_with("why<|im_end|>\n"), "{text}");
+}
+
+#[test]
+fn unwanted_prompt_is_not_encoded_to_the_end() {
+    let asked = Arc::new(AtomicUsize::new(0));
+    let at = |last: usize| {
+        asked.store(0, Ordering::Relaxed);
+        let asked = Arc::clone(&asked);
+        move || asked.fetch_add(1, Ordering::Relaxed) == last
+    };
+    let question = ChatRequest {
+        messages: vec![Message::user("a question of six different words")],
+        ..ChatRequest::default()
+    };
+    let chat = chat(TURNS);
+    let whole = chat.lower_unless(question.clone(), at(usize::MAX));
+    let expected = chat.lower(question.clone()).expect("lowered");
+    assert_eq!(
+        whole.expect("wanted").generate.prompt,
+        expected.generate.prompt
+    );
+    let count = asked.load(Ordering::Relaxed);
+    assert!(count > 6, "asked {count} times");
+    for last in 0..count {
+        let error = chat
+            .lower_unless(question.clone(), at(last))
+            .expect_err("unwanted");
+        assert!(matches!(error, ChatError::Text(TextError::Interrupted)));
+        assert_eq!(error.blame(), Blame::Request);
+        assert_eq!(asked.load(Ordering::Relaxed), last + 1);
+    }
 }

@@ -37,6 +37,7 @@ pub fn answer_with(
     let LoweredChat {
         mut generate,
         mut reply,
+        ..
     } = lowered;
     generate.sampling.temperature = 0.0;
     let mut script = tokenizer.encode(script, Special::RENDERED).expect("tokens");

@@ -1,6 +1,6 @@
 //! Flags of the server: one for each option in its table that has one.
 
-use std::ffi::OsStr;
+use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
@@ -55,7 +55,7 @@ fn named_path(_: &OsStr) -> Option<(&str, &Path)> {
 
 /// Options set by flags, with their values.
 #[derive(Debug, Clone, Default)]
-pub struct OptionFlags(pub Vec<(String, String)>);
+pub struct OptionFlags(pub Vec<(String, OsString)>);
 
 impl Args for OptionFlags {
     fn augment_args(command: Command) -> Command {
@@ -71,7 +71,7 @@ impl Args for OptionFlags {
 impl FromArgMatches for OptionFlags {
     fn from_arg_matches(matches: &ArgMatches) -> Result<Self, clap::Error> {
         let given = |flag: Flag| {
-            let value = matches.get_one::<String>(flag.name)?;
+            let value = matches.get_one::<OsString>(flag.name)?;
             Some((flag.name.to_owned(), value.clone()))
         };
         Ok(Self(
@@ -95,6 +95,7 @@ fn flag(flag: Flag) -> Arg {
     Arg::new(flag.name)
         .long(flag.name)
         .value_name("VALUE")
+        .value_parser(OsStringValueParser::new())
         .help(format!("{} [env: {}]", flag.help, flag.variable))
         .help_heading(heading)
         .allow_negative_numbers(true)

@@ -1,5 +1,6 @@
 //! The configuration, read from file, environment and flags.
 
+use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 
 use loquat_server::config::{
@@ -17,7 +18,7 @@ use crate::files;
 /// Reads the configuration, again on every reload. Flags and typed models stay the same.
 pub struct ConfigReader {
     file: Option<PathBuf>,
-    flags: Vec<(String, String)>,
+    flags: Vec<(String, OsString)>,
     models: Vec<ModelConfig>,
     default_model: ModelConfig,
 }
@@ -26,7 +27,7 @@ impl ConfigReader {
     pub fn new(args: &ServeArgs, verbose: bool, store: &Store) -> Self {
         let mut flags = args.options.0.clone();
         if verbose && flags.iter().all(|(name, _)| name != "log-level") {
-            flags.push(("log-level".to_owned(), "debug".to_owned()));
+            flags.push(("log-level".to_owned(), "debug".into()));
         }
         Self {
             flags,
@@ -55,7 +56,7 @@ impl ConfigReader {
         });
         let variables = std::env::vars_os().filter_map(|(name, value)| {
             let name = name.into_string().ok()?;
-            Some((name, value.to_string_lossy().into_owned()))
+            Some((name, value))
         });
         let sources = Sources {
             file: file.transpose()?,

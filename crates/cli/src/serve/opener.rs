@@ -250,8 +250,8 @@ fn check_device(backend: &dyn Backend, device: Option<&str>) -> Result<(), CliEr
     }
 }
 
-fn template(named: &str) -> Result<ChatTemplate, CliError> {
-    chat_setup::named_template("template", Path::new(named))
+fn template(named: &Path) -> Result<ChatTemplate, CliError> {
+    chat_setup::named_template("template", named)
 }
 
 /// The format of most parameters.

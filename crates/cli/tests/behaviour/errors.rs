@@ -1,10 +1,11 @@
 //! Errors: exit codes and messages.
 
 use std::fs;
+use std::process::Command;
 
 use tempfile::TempDir;
 
-use crate::support::{Altered, Outcome, command, golden, loquat, piped};
+use crate::support::{Altered, Outcome, command, ends, golden, loquat, piped};
 
 #[test]
 fn empty_prompt_is_refused() {
@@ -16,6 +17,41 @@ fn empty_prompt_is_refused() {
     loquat(["generate", &model, ""]).refused(2, &["no prompt"]);
     piped(&["run", &model], b"\n \n").refused(2, &["no prompt"]);
     piped(&["run", &model], b"\xff").refused(1, &["stdin", "UTF-8"]);
+}
+
+/// Reading a pipe that nobody writes to, or an endless device, would never end.
+#[cfg(unix)]
+#[test]
+fn pipes_and_devices_in_models_are_refused() {
+    let replaced = |file: &str, is_pipe: bool| {
+        let model = Altered::from("llama").without(file);
+        let path = model.file(file);
+        if is_pipe {
+            let made = Command::new("mkfifo").arg(&path).status();
+            assert!(made.unwrap().success());
+        } else {
+            std::os::unix::fs::symlink("/dev/zero", &path).unwrap();
+        }
+        model
+    };
+    for file in [
+        "config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "generation_config.json",
+        "chat_template.jinja",
+        "model.safetensors",
+    ] {
+        for is_pipe in [true, false] {
+            let model = replaced(file, is_pipe);
+            let cache = TempDir::new().unwrap();
+            let mut command = command(cache.path());
+            let mut child = command.args(["run", model.path(), "hi"]).spawn().unwrap();
+            assert_eq!(ends(&mut child), 3, "{file}");
+            let refused: Outcome = child.wait_with_output().unwrap().into();
+            refused.refused(3, &[file]);
+        }
+    }
 }
 
 #[test]

@@ -125,3 +125,27 @@ fn configurations_of_any_path_are_checked() {
         assert!(shown.contains(&source), "{shown}");
     }
 }
+
+#[test]
+fn flags_and_variables_take_any_path() {
+    let odd = OddPaths::new();
+    let template = odd.path(b"mod\xe8le.jinja");
+    fs::write(&template, "{{ nothing ").unwrap();
+    let refusal = "mod\u{fffd}le.jinja";
+    let serve = ["serve", "--port=0", "--template"].map(OsStr::new);
+    let by_flag = [&serve[..], &[template.as_os_str(), odd.model.as_os_str()]].concat();
+    odd.loquat(&by_flag).refused(2, &["template", refusal]);
+    let mut command = command(&odd.path(b"cache"));
+    command.args([OsStr::new("serve"), OsStr::new("--port=0")]);
+    command.arg(&odd.model);
+    command.env("LOQUAT_TEMPLATE", &template);
+    Outcome::from(command.output().unwrap()).refused(2, &["template", refusal]);
+    // What is not a path must be text.
+    let port = [
+        OsStr::new("serve"),
+        OsStr::new("--port"),
+        OsStr::from_bytes(b"\xe8"),
+    ];
+    odd.loquat(&port)
+        .refused(2, &["--port: `server.port` must be"]);
+}

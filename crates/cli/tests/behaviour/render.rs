@@ -158,6 +158,27 @@ fn raw_messages_are_unchanged() {
 }
 
 #[test]
+fn later_system_messages_are_joined_if_refused() {
+    let files = Files::new();
+    let messages = files.write(
+        "messages.json",
+        r#"[{"role": "system", "content": "a"}, {"role": "user", "content": "hi"},
+            {"role": "developer", "content": "b"}]"#,
+    );
+    let turns = "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}";
+    let refuse = "{% for m in messages[1:] if m.role == 'system' %}\
+        {{ raise_exception('the system message must be first') }}{% endfor %}";
+    for (template, expected) in [
+        (format!("{refuse}{turns}"), "system: a\n\nb\nuser: hi\n"),
+        (turns.to_owned(), "system: a\nuser: hi\nsystem: b\n"),
+    ] {
+        let template = files.write("template.jinja", &template);
+        let words = ["render", "--template", &template, "--messages", &messages];
+        assert_eq!(loquat(words).quiet(), expected);
+    }
+}
+
+#[test]
 fn render_errors_say_why() {
     let files = Files::new();
     let messages = files.write("messages.json", MESSAGES);

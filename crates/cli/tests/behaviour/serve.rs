@@ -452,3 +452,21 @@ fn truncated_model_fails_alone_and_recovers() {
     serving.signal("TERM");
     assert_eq!(ends(&mut serving.child), 0);
 }
+
+#[test]
+fn unread_stream_does_not_delay_the_exit() {
+    let model = Altered::endless();
+    let mut serving = Serving::start(&["--shutdown-timeout=100ms", model.path()]);
+    let endless = json!({
+        "prompt": "Hello", "max_tokens": 50_000, "stream": true, "logit_bias": { LETTER_A: 100 },
+    });
+    let stream = serving.posted("/v1/completions", &endless);
+    let mut reader = BufReader::new(stream);
+    let begun = reader
+        .by_ref()
+        .lines()
+        .any(|line| line.unwrap().starts_with("data: {"));
+    assert!(begun);
+    serving.signal("TERM");
+    assert_eq!(ends(&mut serving.child), 0);
+}

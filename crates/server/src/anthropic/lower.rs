@@ -36,10 +36,7 @@ pub fn lower(request: CountRequest, chat: &ChatContext) -> Result<LoweredConvers
         thinking,
         output_config,
     } = request;
-    let mut lowering = Lowering {
-        joins_late_system: joins_late_system(&messages, chat),
-        ..Lowering::default()
-    };
+    let mut lowering = Lowering::default();
     lowering.system(system);
     if messages.is_empty() {
         let problem = "is empty; at least one message is needed";
@@ -94,22 +91,6 @@ struct Lowering {
     /// The tool of each call so far, by its id.
     calls: HashMap<String, String>,
     ignored: Vec<&'static str>,
-    /// Whether a system message within the conversation becomes part of the user's.
-    joins_late_system: bool,
-}
-
-/// Whether the conversation has a system message after another, and the template accepts it only
-/// in the first place.
-fn joins_late_system(messages: &[InputMessage], chat: &ChatContext) -> bool {
-    let is_system = |message: &InputMessage| message.role == MessageRole::System;
-    let probe = ChatRequest {
-        messages: vec![
-            Message::new(Role::User, "a"),
-            Message::new(Role::System, "b"),
-        ],
-        ..ChatRequest::default()
-    };
-    messages.iter().skip(1).any(is_system) && chat.tokens(&probe, true).is_err()
 }
 
 impl Lowering {
@@ -131,10 +112,6 @@ impl Lowering {
 
     fn message(&mut self, index: usize, message: InputMessage) -> Result<(), ApiError> {
         let InputMessage { role, content } = message;
-        let role = match role {
-            MessageRole::System if self.joins_late_system && index > 0 => MessageRole::User,
-            role => role,
-        };
         let blocks = match content {
             TextOr::Text(text) => {
                 self.add_text(role, vec![text]);

@@ -242,7 +242,7 @@ pub struct ModelConfig {
     /// Longest reply if the request sets no limit.
     pub max_tokens: usize,
     /// A built-in template's name or a file, in location of the model's own.
-    pub template: Option<String>,
+    pub template: Option<PathBuf>,
     /// Load at start; otherwise at first use.
     pub preload: bool,
     /// Unload after this idle time; never when `None`.

@@ -258,8 +258,8 @@ textual! {
 
 impl OptionValue for PathBuf {
     fn parse(raw: RawValue<'_>, _: &Bounds) -> Result<Self, Vec<InvalidValue>> {
-        let path = raw.text().filter(|path| !path.is_empty());
-        Ok(path.ok_or_else(|| raw.invalid())?.into())
+        let path = raw.path().filter(|path| !path.as_os_str().is_empty());
+        path.ok_or_else(|| raw.invalid())
     }
 
     /// An empty path is not set.

@@ -1,6 +1,7 @@
 //! Sets options and records where each value comes from.
 
 use std::collections::BTreeMap;
+use std::ffi::OsStr;
 use std::path::Path;
 
 use toml::Spanned;
@@ -121,7 +122,7 @@ impl<T> Target<'_, T> {
     pub fn set_text(
         &mut self,
         setting: &Setting<T>,
-        text: &str,
+        text: &OsStr,
         location: &Location,
     ) -> Vec<ConfigError> {
         self.set(setting, RawValue::Text(text), |_| location.clone())

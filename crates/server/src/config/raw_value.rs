@@ -1,6 +1,8 @@
 //! A value before it is parsed: from a file, or the text of a variable or flag.
 
+use std::ffi::OsStr;
 use std::ops::Range;
+use std::path::PathBuf;
 
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
@@ -8,7 +10,7 @@ use toml::de::{DeTable, DeValue};
 #[derive(Clone, Copy)]
 pub enum RawValue<'a> {
     Toml(&'a Spanned<DeValue<'a>>),
-    Text(&'a str),
+    Text(&'a OsStr),
 }
 
 /// An invalid value, or an invalid part of one.
@@ -37,7 +39,7 @@ impl<'a> RawValue<'a> {
     pub fn bool(self) -> Option<bool> {
         match self {
             Self::Toml(value) => value.get_ref().as_bool(),
-            Self::Text(text) => text.trim().parse().ok(),
+            Self::Text(text) => text.to_str()?.trim().parse().ok(),
         }
     }
 
@@ -47,7 +49,7 @@ impl<'a> RawValue<'a> {
                 let integer = value.get_ref().as_integer()?;
                 i128::from_str_radix(integer.as_str(), integer.radix()).ok()
             }
-            Self::Text(text) => text.trim().parse().ok(),
+            Self::Text(text) => text.to_str()?.trim().parse().ok(),
         }
     }
 
@@ -58,14 +60,22 @@ impl<'a> RawValue<'a> {
                 DeValue::Float(float) => float.as_str().parse().ok(),
                 _ => self.whole().map(|whole| whole as f64),
             },
-            Self::Text(text) => text.trim().parse().ok(),
+            Self::Text(text) => text.to_str()?.trim().parse().ok(),
         }
     }
 
     pub fn text(self) -> Option<&'a str> {
         match self {
             Self::Toml(value) => value.get_ref().as_str(),
-            Self::Text(text) => Some(text),
+            Self::Text(text) => text.to_str(),
+        }
+    }
+
+    /// A variable's or flag's path may be any bytes.
+    pub fn path(self) -> Option<PathBuf> {
+        match self {
+            Self::Toml(value) => value.get_ref().as_str().map(PathBuf::from),
+            Self::Text(text) => Some(text.into()),
         }
     }
 
@@ -77,8 +87,9 @@ impl<'a> RawValue<'a> {
                 Some(items.map(Self::Toml).collect())
             }
             Self::Text(text) => {
-                let items = text.split(',').map(str::trim);
-                Some(items.filter(|s| !s.is_empty()).map(Self::Text).collect())
+                let items = text.to_str()?.split(',').map(str::trim);
+                let items = items.filter(|item| !item.is_empty());
+                Some(items.map(|item| Self::Text(OsStr::new(item))).collect())
             }
         }
     }

@@ -1,5 +1,6 @@
 //! Reading the configuration: the file, over it the environment, over that the flags.
 
+use std::ffi::{OsStr, OsString};
 use std::path::PathBuf;
 
 use toml::de::DeTable;
@@ -18,9 +19,9 @@ pub struct Sources {
     /// A file's path and its text.
     pub file: Option<(PathBuf, String)>,
     /// Variables and their values; unrelated variables are ignored.
-    pub environment: Vec<(String, String)>,
+    pub environment: Vec<(String, OsString)>,
     /// Flags, without their dashes, and their values.
-    pub flags: Vec<(String, String)>,
+    pub flags: Vec<(String, OsString)>,
     /// Models named on the command line. One with the name of a model of the file selects that
     /// model; the file's other models are then not served.
     pub models: Vec<ModelConfig>,
@@ -75,7 +76,7 @@ impl Sources {
     }
 
     /// The values of the variable and the flag, in this order. An empty variable is not set.
-    fn overrides(&self, variable: Option<&str>, flag: Option<&str>) -> Vec<(Location, &str)> {
+    fn overrides(&self, variable: Option<&str>, flag: Option<&str>) -> Vec<(Location, &OsStr)> {
         let variable = variable.and_then(|name| {
             let value = value_of(&self.environment, name).filter(|value| !value.is_empty());
             Some((Location::Variable(name.to_owned()), value?))
@@ -88,10 +89,10 @@ impl Sources {
     }
 }
 
-fn value_of<'a>(raw: &'a [(String, String)], name: &str) -> Option<&'a str> {
+fn value_of<'a>(raw: &'a [(String, OsString)], name: &str) -> Option<&'a OsStr> {
     let mut raw = raw.iter().rev();
     let found = raw.find(|(known, _)| known == name);
-    found.map(|(_, value)| value.as_str())
+    found.map(|(_, value)| value.as_os_str())
 }
 
 /// A model named on the command line that no file describes.
@@ -213,7 +214,7 @@ impl Reading {
         }
     }
 
-    fn every_model(&mut self, setting: &Setting<ModelConfig>, text: &str, location: &Location) {
+    fn every_model(&mut self, setting: &Setting<ModelConfig>, text: &OsStr, location: &Location) {
         // Reports an error once, and also if there is no model.
         let (mut probe, mut unused) = (ModelConfig::blank(), Provenance::default());
         let errors = model_target(&mut probe, &mut unused).set_text(setting, text, location);
@@ -229,7 +230,7 @@ impl Reading {
     }
 
     /// Reports variables with a section's prefix that name no option.
-    fn unknown_variables(&mut self, environment: &[(String, String)]) {
+    fn unknown_variables(&mut self, environment: &[(String, OsString)]) {
         for (name, _) in environment {
             let belongs = |section: &&Section| {
                 let beginning = format!("LOQUAT_{}_", section.name.to_uppercase());

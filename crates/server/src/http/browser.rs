@@ -21,7 +21,7 @@ use tower_http::cors::{AllowHeaders, AllowMethods, AllowOrigin, CorsLayer};
 use crate::app::App;
 use crate::config::Config;
 use crate::error::{ApiError, ErrorKind};
-use crate::http::{MAX_TOKENS_HEADER, MODEL_HEADER};
+use crate::http::{MAX_TOKENS_HEADER, MODEL_HEADER, SYSTEM_HEADER};
 use crate::wire::IGNORED_HEADER;
 
 /// Origins that may always use a server on loopback: local pages, and editors that show web pages.
@@ -203,6 +203,7 @@ pub async fn cors(State(app): State<Arc<App>>, request: Request, next: Next) -> 
         HeaderName::from_static(IGNORED_HEADER),
         MAX_TOKENS_HEADER,
         MODEL_HEADER,
+        SYSTEM_HEADER,
         RETRY_AFTER,
     ];
     let cors = CorsLayer::new()

@@ -31,6 +31,9 @@ const ANTHROPIC_REQUEST_ID: HeaderName = HeaderName::from_static("request-id");
 pub const MAX_TOKENS_HEADER: HeaderName = HeaderName::from_static("x-loquat-max-tokens");
 /// The model that serves a request for an unknown one.
 pub const MODEL_HEADER: HeaderName = HeaderName::from_static("x-loquat-model");
+/// `joined` if the template does not take the request's later system messages, and they were joined
+/// with the first.
+pub const SYSTEM_HEADER: HeaderName = HeaderName::from_static("x-loquat-system");
 /// Longer ids are replaced.
 const LONGEST_ID: usize = 128;
 
@@ -98,6 +101,9 @@ fn write_notes(headers: &mut HeaderMap, notes: &Notes) {
     }
     if let Some(Ok(model)) = notes.substitute().map(HeaderValue::from_str) {
         headers.insert(MODEL_HEADER, model);
+    }
+    if notes.joins_system() {
+        headers.insert(SYSTEM_HEADER, HeaderValue::from_static("joined"));
     }
 }
 

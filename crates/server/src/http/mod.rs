@@ -35,7 +35,7 @@ use crate::trim_memory::trim_when_idle;
 use accept::Connections;
 pub use browser::{cors, guard};
 use connection::{ENDING, ServerContext};
-pub use identify::{MAX_TOKENS_HEADER, MODEL_HEADER, catch_panics, identify};
+pub use identify::{MAX_TOKENS_HEADER, MODEL_HEADER, SYSTEM_HEADER, catch_panics, identify};
 pub use incoming::{Bodies, read_body};
 pub use outgoing::hold;
 pub use tls::{Certified, Tls, TlsError};

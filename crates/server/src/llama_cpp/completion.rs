@@ -4,20 +4,19 @@ use std::sync::Arc;
 
 use axum::extract::State;
 use axum::response::Response;
-use loquat_engine::GenerateRequest;
+use loquat_engine::{Distribution, GenerateRequest, Logprobs};
 use loquat_grammar::Grammar;
-use loquat_text::Special;
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-use super::generation::{LlamaCompletion, NativeGeneration, max_tokens};
+use super::generation::{LlamaCompletion, NativeGeneration, OutputOptions, max_tokens};
+use super::prompt::LlamaPrompts;
 use crate::app::App;
 use crate::caller::Caller;
 use crate::error::ApiError;
 use crate::field::Field;
-use crate::lowering;
+use crate::lowering::{self, StopFlag};
 use crate::models::Loaded;
-use crate::openai::completions::PromptItem;
 use crate::openai::{lease, options};
 use crate::sampling;
 use crate::union::TextOr;
@@ -32,9 +31,9 @@ const ROUTE: &str = "/completion";
 pub struct LlamaCompletionRequest {
     /// The model's name or alias. May be omitted if only one model is served.
     pub model: Option<String>,
-    /// A text, or its tokens and texts in order. Special tokens in a text are parsed.
-    #[schema(value_type = TextOr<PromptItem>)]
-    pub prompt: TextOr<PromptItem>,
+    /// A text, its tokens and texts in order, or a list of up to 1024 prompts, which are answered by
+    /// a list. Special tokens in a text are parsed.
+    pub prompt: LlamaPrompts,
     /// The longest continuation in tokens; -1, the default, is the room there is, up to the model's
     /// default.
     pub n_predict: Option<i64>,
@@ -43,10 +42,19 @@ pub struct LlamaCompletionRequest {
     pub stop: Option<TextOr<String>>,
     /// Stream chunks as server-sent events.
     pub stream: Option<bool>,
-    /// Return the tokens too.
+    /// Return the tokens too; streams always do.
     pub return_tokens: Option<bool>,
     /// Continue past the model's end-of-text tokens.
     pub ignore_eos: Option<bool>,
+    /// Return log-probabilities with this many alternatives to each token, from 0 to 20; 0, the
+    /// default, returns none.
+    pub n_probs: Option<usize>,
+    /// Return those of the distribution that was sampled from, not the model's own. They are
+    /// log-probabilities too.
+    pub post_sampling_probs: Option<bool>,
+    /// The only fields of the response, or of a stream's last chunk: `content`,
+    /// `generation_settings/n_predict`.
+    pub response_fields: Option<Vec<String>>,
 }
 
 /// Fields that llama.cpp's clients send and that have no effect.
@@ -70,7 +78,7 @@ impl WireRequest for LlamaCompletionRequest {
     path = "/completion",
     tag = "llama.cpp",
     request_body = LlamaCompletionRequest,
-    responses((status = 200, description = "The continuation", body = LlamaCompletion)),
+    responses((status = 200, description = "The continuation, or a list", body = LlamaCompletion)),
 )]
 pub async fn complete(
     State(app): State<Arc<App>>,
@@ -78,14 +86,16 @@ pub async fn complete(
     body: JsonBody<LlamaCompletionRequest>,
 ) -> Result<Response, ApiError> {
     let lease = lease(&app, &caller, body.value.model.as_deref()).await?;
+    let bytes = body.value.prompt.check_texts(&lease)?;
     let model = lease.clone();
-    let lowered = lowering::run(move || lower(body, &model)).await?;
+    let lowered = lowering::run_text(bytes, move |stop| lower(body, &model, stop)).await?;
     lowered.respond(&app, &caller, lease, ROUTE).await
 }
 
 fn lower(
     body: JsonBody<LlamaCompletionRequest>,
     model: &Loaded,
+    stop_flag: &StopFlag,
 ) -> Result<NativeGeneration, ApiError> {
     let JsonBody {
         value,
@@ -102,65 +112,57 @@ fn lower(
         stream,
         return_tokens,
         ignore_eos,
+        n_probs,
+        post_sampling_probs,
+        response_fields,
     } = value;
     let tokenizer = model.chat_context().tokenizer();
     let grammar = match answer_format.lower(&mut ignored)? {
         Some(constraint) => Some(constraint.compile(model.chat_context())?),
         None => None,
     };
-    let prompt = tokens(prompt, model)?;
-    Ok(NativeGeneration {
-        generate: GenerateRequest {
+    let shared = GenerateRequest {
+        sampling: sampling::apply(&overrides, model.sampling(), tokenizer)?,
+        stop_ids: if ignore_eos.unwrap_or(false) {
+            Vec::new()
+        } else {
+            tokenizer.eos_ids().to_vec()
+        },
+        stop: options::stops(stop)?,
+        logprobs: logprobs(n_probs, post_sampling_probs.unwrap_or(false))?,
+        skip_special: true,
+        ..GenerateRequest::default()
+    };
+    let prompts = prompt.encode(&tokenizer.interruptible(stop_flag.signal()))?;
+    let prompts = prompts.into_iter().map(|prompt| {
+        Ok(GenerateRequest {
             max_tokens: max_tokens(n_predict, model, prompt.len())?,
             prompt,
-            sampling: sampling::apply(&overrides, model.sampling(), tokenizer)?,
-            stop_ids: if ignore_eos.unwrap_or(false) {
-                Vec::new()
-            } else {
-                tokenizer.eos_ids().to_vec()
-            },
-            stop: options::stops(stop)?,
-            skip_special: true,
             constraint: grammar.as_ref().map(Grammar::constraint),
-            ..GenerateRequest::default()
+            ..shared.clone()
+        })
+    });
+    Ok(NativeGeneration {
+        prompts: prompts.collect::<Result<_, ApiError>>()?,
+        output: OutputOptions {
+            streams: stream.unwrap_or(false),
+            return_tokens: return_tokens.unwrap_or(false),
+            response_fields: response_fields.unwrap_or_default(),
         },
-        streams: stream.unwrap_or(false),
-        return_tokens: return_tokens.unwrap_or(false),
         ignored,
     })
 }
 
-/// One prompt: a text, or tokens and texts that follow each other.
-fn tokens(prompt: TextOr<PromptItem>, model: &Loaded) -> Result<Vec<u32>, ApiError> {
-    let tokenizer = model.chat_context().tokenizer();
-    let encode = |text: &str, special: Special| {
-        model.check_text(text.len())?;
-        let tokens = tokenizer.encode(text, special);
-        tokens.map_err(|error| ApiError::internal(&error))
-    };
-    let items = match prompt {
-        TextOr::Text(text) => return encode(&text, Special::PROMPT),
-        TextOr::Many(items) => items,
-    };
-    let mut tokens = Vec::new();
-    for (index, item) in items.into_iter().enumerate() {
-        match item {
-            PromptItem::Token(id) => tokens.push(id),
-            PromptItem::Text(text) if index == 0 => {
-                tokens.extend(encode(&text, Special::PROMPT)?);
-            }
-            PromptItem::Text(text) => tokens.extend(encode(&text, Special::RENDERED)?),
-            PromptItem::Tokens(_) => {
-                return Err(ApiError::invalid(
-                    Field::Prompt.index(index),
-                    "is a list; /completion continues one prompt, /v1/completions several",
-                ));
-            }
-        }
-    }
-    if tokens.is_empty() {
-        let problem = "is empty; it must have at least one token";
-        return Err(ApiError::invalid(Field::Prompt, problem));
-    }
-    Ok(tokens)
+/// 0 alternatives are none.
+fn logprobs(n_probs: Option<usize>, after_sampling: bool) -> Result<Option<Logprobs>, ApiError> {
+    let alternatives = options::alternatives(Field::NProbs, n_probs)?;
+    let alternatives = alternatives.filter(|count| *count > 0);
+    Ok(alternatives.map(|alternatives| Logprobs {
+        alternatives,
+        distribution: if after_sampling {
+            Distribution::Sampled
+        } else {
+            Distribution::Model
+        },
+    }))
 }

@@ -5,11 +5,13 @@ use std::sync::Arc;
 use axum::Json;
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use futures_util::stream;
+use futures_util::stream::{self, Stream, StreamExt, TryStreamExt};
 use loquat_engine::{Event, FinishReason, GenerateRequest, Timings, TokenInfo, Usage};
 use serde::Serialize;
+use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
+use super::probabilities::TokenProbability;
 use crate::active_request::{ActiveRequest, Submission};
 use crate::app::App;
 use crate::caller::Caller;
@@ -18,18 +20,25 @@ use crate::error::ApiError;
 use crate::field::Field;
 use crate::frames;
 use crate::models::{Lease, Loaded};
+use crate::sampling;
 use crate::wire::with_ignored_header;
+
+/// Prompts of a request at the engine at once, so that one request does not fill the queue.
+const AT_ONCE: usize = 32;
 
 /// A text, or a chunk of it.
 #[derive(Debug, Default, Serialize, ToSchema)]
 pub struct LlamaCompletion {
-    /// Always 0.
+    /// The prompt's place in the request.
     pub index: usize,
     pub content: String,
-    /// The tokens of `content`, if requested.
+    /// The tokens of `content`: in a stream, or if requested.
     pub tokens: Vec<u32>,
-    /// Whether it is the last chunk.
+    /// Whether it is the last chunk of its prompt.
     pub stop: bool,
+    /// The probabilities of the tokens, with `n_probs`.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub completion_probabilities: Option<Vec<TokenProbability>>,
     #[serde(flatten)]
     #[schema(inline)]
     pub end: Option<LlamaEnd>,
@@ -43,12 +52,17 @@ pub struct LlamaEnd {
     pub stop_type: &'static str,
     /// The stop string that ended the text.
     pub stopping_word: String,
+    /// Whether the text has a line break.
+    pub has_new_line: bool,
     pub tokens_predicted: usize,
     pub tokens_evaluated: usize,
     /// Prompt tokens that were not computed again.
     pub tokens_cached: usize,
     /// Always false: prompts that exceed the context are refused.
     pub truncated: bool,
+    /// The sampling parameters and limits that applied.
+    #[schema(value_type = Object)]
+    pub generation_settings: Map<String, Value>,
     pub timings: LlamaTimings,
 }
 
@@ -80,10 +94,37 @@ impl LlamaTimings {
 
 /// A lowered request.
 pub struct NativeGeneration {
-    pub generate: GenerateRequest,
+    /// One for each prompt.
+    pub prompts: Vec<GenerateRequest>,
+    pub output: OutputOptions,
+    pub ignored: Vec<&'static str>,
+}
+
+/// What is returned.
+#[derive(Debug, Clone, Default)]
+pub struct OutputOptions {
     pub streams: bool,
     pub return_tokens: bool,
-    pub ignored: Vec<&'static str>,
+    /// Paths of the only fields of a whole text, or of a last chunk; all if empty.
+    pub response_fields: Vec<String>,
+}
+
+impl OutputOptions {
+    /// The whole text or the last chunk, with the requested fields. As in llama.cpp, a nested field's
+    /// name is its path.
+    fn select(&self, completion: &LlamaCompletion) -> Result<Value, ApiError> {
+        let whole = serde_json::to_value(completion);
+        let whole = whole.map_err(|error| ApiError::internal(&error))?;
+        if self.response_fields.is_empty() {
+            return Ok(whole);
+        }
+        let fields = self.response_fields.iter().filter_map(|path| {
+            let mut steps = path.split('/');
+            let found = steps.try_fold(&whole, |value, step| value.get(step))?;
+            Some((path.clone(), found.clone()))
+        });
+        Ok(Value::Object(fields.collect()))
+    }
 }
 
 /// The most tokens to generate: `n_predict`, reduced to the room there is. -1, and none, is all of
@@ -107,7 +148,8 @@ pub fn max_tokens(
 }
 
 impl NativeGeneration {
-    /// Runs the request and writes its text, in chunks if it streams.
+    /// Runs the request and writes its texts, in chunks if it streams: an object for one prompt, a
+    /// list for several.
     pub async fn respond(
         self,
         app: &Arc<App>,
@@ -115,36 +157,123 @@ impl NativeGeneration {
         lease: Lease,
         route: &'static str,
     ) -> Result<Response, ApiError> {
-        let mut generate = self.generate;
-        lease.check_prompt(generate.prompt.len(), 1)?;
-        generate.cache_scope = caller.cache_scope(None);
-        let submission = Submission {
-            app,
-            caller,
+        let Self {
+            prompts,
+            output,
+            ignored,
+        } = self;
+        let count = prompts.len();
+        let at_once = AT_ONCE.min(lease.engine().idle_capacity(1));
+        let batch = PromptBatch {
+            app: Arc::clone(app),
+            caller: caller.clone(),
             lease,
             route,
-            choices: 1,
+            output: output.clone(),
         };
-        let stops = generate.stop.clone();
-        let request = ActiveRequest::submit(submission, generate)?;
-        let writer = ChunkWriter {
-            request,
-            stops,
-            return_tokens: self.return_tokens,
-        };
-        let response = if self.streams {
-            writer.stream()
+        // The first may be refused; the others are submitted as those before them end.
+        let mut prompts = prompts.into_iter().enumerate();
+        let first: Vec<_> = (prompts.by_ref().take(at_once))
+            .map(|(index, generate)| batch.submit(index, generate))
+            .collect::<Result<_, _>>()?;
+        let later = prompts.map(move |(index, generate)| batch.submit(index, generate));
+        let writers = stream::iter(first.into_iter().map(Ok).chain(later));
+        let response = if output.streams {
+            frames::events(frames_of(writers, at_once))
         } else {
-            Json(writer.collect().await?).into_response()
+            let whole = writers.map(async |writer| writer?.collect().await);
+            let mut whole: Vec<Value> = whole.buffered(at_once).try_collect().await?;
+            match (count, whole.pop()) {
+                (1, Some(one)) => Json(one).into_response(),
+                (_, last) => {
+                    whole.extend(last);
+                    Json(whole).into_response()
+                }
+            }
         };
-        Ok(with_ignored_header(response, &self.ignored))
+        Ok(with_ignored_header(response, &ignored))
     }
 }
 
+/// What the prompts of a request share.
+struct PromptBatch {
+    app: Arc<App>,
+    caller: Caller,
+    lease: Lease,
+    route: &'static str,
+    output: OutputOptions,
+}
+
+impl PromptBatch {
+    fn submit(&self, index: usize, mut generate: GenerateRequest) -> Result<ChunkWriter, ApiError> {
+        self.lease.check_prompt(generate.prompt.len(), 1)?;
+        generate.cache_scope = self.caller.cache_scope(None);
+        let submission = Submission {
+            app: &self.app,
+            caller: &self.caller,
+            lease: self.lease.clone(),
+            route: self.route,
+            choices: 1,
+        };
+        Ok(ChunkWriter {
+            index,
+            stops: generate.stop.clone(),
+            settings: settings(&generate, &self.output),
+            has_probabilities: generate.logprobs.is_some(),
+            output: self.output.clone(),
+            has_new_line: false,
+            request: ActiveRequest::submit(submission, generate)?,
+        })
+    }
+}
+
+/// The settings of a request, by llama.cpp's names where it has them.
+fn settings(generate: &GenerateRequest, output: &OutputOptions) -> Map<String, Value> {
+    let mut settings = sampling::values(&generate.sampling);
+    let n_probs = generate
+        .logprobs
+        .map_or(0, |logprobs| logprobs.alternatives);
+    let others = [
+        ("n_predict", generate.max_tokens.into()),
+        ("max_tokens", generate.max_tokens.into()),
+        ("n_probs", n_probs.into()),
+        ("ignore_eos", generate.stop_ids.is_empty().into()),
+        ("stop", generate.stop.clone().into()),
+        ("stream", output.streams.into()),
+    ];
+    settings.extend(others.map(|(name, value): (&str, Value)| (name.to_owned(), value)));
+    settings
+}
+
+/// Frames of all prompts as they come. An error is the last; dropping the stream cancels the others.
+fn frames_of(
+    writers: impl Stream<Item = Result<ChunkWriter, ApiError>> + Send + 'static,
+    at_once: usize,
+) -> impl Stream<Item = Bytes> + Send + 'static {
+    let frames = writers.map(|writer| match writer {
+        Ok(writer) => writer.frames().boxed(),
+        Err(error) => stream::once(std::future::ready(Err(error))).boxed(),
+    });
+    let frames = frames.flatten_unordered(at_once).boxed();
+    stream::unfold(Some(frames), |frames| async move {
+        let mut frames = frames?;
+        match frames.next().await? {
+            Ok(frame) => Some((frame, Some(frames))),
+            Err(error) => Some((Dialect::OpenAi.error_frame(&error), None)),
+        }
+    })
+}
+
+/// Writes the chunks of a prompt.
 struct ChunkWriter {
     request: ActiveRequest,
+    index: usize,
     stops: Vec<String>,
-    return_tokens: bool,
+    settings: Map<String, Value>,
+    has_probabilities: bool,
+    output: OutputOptions,
+    /// Of the text so far.
+    has_new_line: bool,
 }
 
 impl ChunkWriter {
@@ -154,11 +283,8 @@ impl ChunkWriter {
             match self.request.next().await? {
                 Err(error) => return Some(Err(error)),
                 Ok((_, Event::Tokens { tokens, text })) => {
-                    return Some(Ok(LlamaCompletion {
-                        content: text,
-                        tokens: self.ids(&tokens),
-                        ..LlamaCompletion::default()
-                    }));
+                    self.has_new_line |= text.contains('\n');
+                    return Some(Ok(self.chunk(text, &tokens)));
                 }
                 Ok((
                     _,
@@ -170,11 +296,11 @@ impl ChunkWriter {
                         seed: _,
                     },
                 )) => {
+                    self.has_new_line |= text.contains('\n');
                     return Some(Ok(LlamaCompletion {
-                        content: text,
                         stop: true,
                         end: Some(self.end(&reason, usage, timings)),
-                        ..LlamaCompletion::default()
+                        ..self.chunk(text, &[])
                     }));
                 }
                 Ok((_, Event::PromptLogprobs(_) | Event::Embedding(_) | Event::Failed(_))) => {}
@@ -182,12 +308,27 @@ impl ChunkWriter {
         }
     }
 
-    fn ids(&self, tokens: &[TokenInfo]) -> Vec<u32> {
-        let tokens = tokens.iter().filter(|_| self.return_tokens);
-        tokens.map(|token| token.id).collect()
+    fn chunk(&self, content: String, tokens: &[TokenInfo]) -> LlamaCompletion {
+        let tokenizer = self.request.lease().chat_context().tokenizer();
+        let probabilities = || {
+            let each = tokens.iter();
+            each.map(|token| TokenProbability::new(token, tokenizer))
+                .collect()
+        };
+        LlamaCompletion {
+            index: self.index,
+            content,
+            tokens: if self.output.streams || self.output.return_tokens {
+                tokens.iter().map(|token| token.id).collect()
+            } else {
+                Vec::new()
+            },
+            completion_probabilities: self.has_probabilities.then(probabilities),
+            ..LlamaCompletion::default()
+        }
     }
 
-    fn end(&self, reason: &FinishReason, usage: Usage, timings: Timings) -> LlamaEnd {
+    fn end(&mut self, reason: &FinishReason, usage: Usage, timings: Timings) -> LlamaEnd {
         let (stop_type, stopping_word) = match reason {
             FinishReason::Length => ("limit", String::new()),
             FinishReason::Stop => ("eos", String::new()),
@@ -200,35 +341,43 @@ impl ChunkWriter {
             model: self.request.lease().id.clone(),
             stop_type,
             stopping_word,
+            has_new_line: self.has_new_line,
             tokens_predicted: usage.completion_tokens,
             tokens_evaluated: usage.prompt_tokens,
             tokens_cached: usage.cached_tokens,
             truncated: false,
+            generation_settings: std::mem::take(&mut self.settings),
             timings: LlamaTimings::new(usage, timings),
         }
     }
 
-    async fn collect(mut self) -> Result<LlamaCompletion, ApiError> {
-        let mut whole = LlamaCompletion::default();
+    async fn collect(mut self) -> Result<Value, ApiError> {
+        let mut whole = self.chunk(String::new(), &[]);
         while let Some(chunk) = self.next().await {
             let chunk = chunk?;
             whole.content.push_str(&chunk.content);
             whole.tokens.extend(chunk.tokens);
+            if let Some(probabilities) = &mut whole.completion_probabilities {
+                probabilities.extend(chunk.completion_probabilities.unwrap_or_default());
+            }
             whole.stop |= chunk.stop;
             whole.end = whole.end.or(chunk.end);
         }
-        Ok(whole)
+        self.output.select(&whole)
     }
 
-    fn stream(self) -> Response {
-        let frames = stream::unfold(Some(self), |writer| async move {
+    fn frames(self) -> impl Stream<Item = Result<Bytes, ApiError>> + Send + 'static {
+        stream::unfold(Some(self), |writer| async move {
             let mut writer = writer?;
-            let (frame, ended): (Bytes, bool) = match writer.next().await? {
-                Ok(chunk) => (frames::event(None, &chunk), chunk.stop),
-                Err(error) => (Dialect::OpenAi.error_frame(&error), true),
+            let chunk = match writer.next().await? {
+                Ok(chunk) => chunk,
+                Err(error) => return Some((Err(error.in_stream()), None)),
             };
-            Some((frame, (!ended).then_some(writer)))
-        });
-        frames::events(frames)
+            if !chunk.stop {
+                return Some((Ok(frames::event(None, &chunk)), Some(writer)));
+            }
+            let last = writer.output.select(&chunk);
+            Some((last.map(|last| frames::event(None, &last)), None))
+        })
     }
 }

@@ -10,7 +10,7 @@ use serde::Deserialize;
 use utoipa::ToSchema;
 
 use super::completion::IGNORED;
-use super::generation::{LlamaCompletion, NativeGeneration, max_tokens};
+use super::generation::{LlamaCompletion, NativeGeneration, OutputOptions, max_tokens};
 use crate::app::App;
 use crate::caller::Caller;
 use crate::error::ApiError;
@@ -47,7 +47,7 @@ pub struct LlamaInfillRequest {
     pub stop: Option<TextOr<String>>,
     /// Stream chunks as server-sent events.
     pub stream: Option<bool>,
-    /// Return the tokens too.
+    /// Return the tokens too; streams always do.
     pub return_tokens: Option<bool>,
 }
 
@@ -112,7 +112,7 @@ fn lower(body: JsonBody<LlamaInfillRequest>, model: &Loaded) -> Result<NativeGen
     };
     let prompt = fill_in(model, Field::InputSuffix, prompt, &mut stop_ids)?;
     Ok(NativeGeneration {
-        generate: GenerateRequest {
+        prompts: vec![GenerateRequest {
             max_tokens: max_tokens(n_predict, model, prompt.len())?,
             prompt,
             sampling: sampling::apply(&body.sampling, model.sampling(), tokenizer)?,
@@ -120,9 +120,12 @@ fn lower(body: JsonBody<LlamaInfillRequest>, model: &Loaded) -> Result<NativeGen
             stop: options::stops(stop)?,
             skip_special: true,
             ..GenerateRequest::default()
+        }],
+        output: OutputOptions {
+            streams: stream.unwrap_or(false),
+            return_tokens: return_tokens.unwrap_or(false),
+            ..OutputOptions::default()
         },
-        streams: stream.unwrap_or(false),
-        return_tokens: return_tokens.unwrap_or(false),
         ignored: body.ignored,
     })
 }

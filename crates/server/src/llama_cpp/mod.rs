@@ -3,6 +3,8 @@
 mod completion;
 mod generation;
 mod infill;
+mod probabilities;
+mod prompt;
 mod properties;
 #[cfg(test)]
 mod tests;

@@ -1,5 +1,5 @@
 use axum::http::StatusCode;
-use serde_json::json;
+use serde_json::{Value, json};
 
 use super::{ALIASES, RERANKING};
 use crate::testing::{Harness, Scripted};
@@ -60,6 +60,166 @@ async fn completion_streams_until_stop() {
         .collect();
     assert_eq!(stops.iter().filter(|stop| **stop).count(), 1);
     assert_eq!(stops.last(), Some(&true));
+}
+
+#[tokio::test]
+async fn several_prompts_are_answered_in_order() {
+    let server = Harness::saying("hello");
+    let turn = server
+        .post("/tokenize", &json!({ "content": PROMPT }))
+        .await;
+    let ids = turn.json()["tokens"].clone();
+    let object = json!({ "prompt_string": PROMPT });
+    for prompt in [
+        json!([PROMPT, PROMPT]),
+        json!([ids, PROMPT]),
+        json!([ids, object]),
+    ] {
+        let body = json!({ "prompt": prompt });
+        let replies = server.post("/completion", &body).await.json();
+        let replies = replies.as_array().expect("a list");
+        assert_eq!(replies.len(), 2, "{prompt}");
+        for (index, reply) in replies.iter().enumerate() {
+            assert_eq!(
+                (&reply["index"], &reply["content"]),
+                (&json!(index), &json!("hello"))
+            );
+        }
+        let body = json!({ "prompt": prompt, "stream": true });
+        let events = server.post("/completion", &body).await.events();
+        for index in 0..2 {
+            let chunks = events.iter().filter(|(_, chunk)| chunk["index"] == index);
+            let texts = chunks.map(|(_, chunk)| chunk["content"].as_str());
+            assert_eq!(texts.collect::<Option<String>>().as_deref(), Some("hello"));
+        }
+        let ends = events.iter().filter(|(_, chunk)| chunk["stop"] == true);
+        assert_eq!(ends.count(), 2);
+    }
+    for one in [
+        object,
+        json!([PROMPT]),
+        json!(["<|im_start|>", ids[1], "ssistant\n"]),
+    ] {
+        let reply = server.post("/completion", &json!({ "prompt": one })).await;
+        assert!(
+            reply.json()["content"].is_string(),
+            "{one}: {}",
+            reply.text()
+        );
+    }
+    let media = json!({ "prompt_string": "a", "multimodal_data": ["aGk="] });
+    for (prompt, param) in [
+        (media.clone(), "prompt.multimodal_data"),
+        (json!([PROMPT, media]), "prompt[1].multimodal_data"),
+        (json!([]), "prompt"),
+        (json!([[1], []]), "prompt[1]"),
+        (json!([1, [2]]), "prompt"),
+        (json!(vec![PROMPT; 1025]), "prompt"),
+    ] {
+        let reply = server
+            .post("/completion", &json!({ "prompt": prompt }))
+            .await;
+        assert_eq!(reply.status(), StatusCode::BAD_REQUEST, "{}", reply.text());
+        assert_eq!(reply.json()["error"]["param"], param);
+    }
+}
+
+#[tokio::test]
+async fn completion_has_the_requested_fields() {
+    let server = Harness::saying("a\nb");
+    let fields = ["content", "generation_settings/n_predict", "nothing/at/all"];
+    let body = json!({ "prompt": PROMPT, "n_predict": 8, "response_fields": fields });
+    let expected = json!({ "content": "a\nb", "generation_settings/n_predict": 8 });
+    assert_eq!(server.post("/completion", &body).await.json(), expected);
+    let mut streamed = body.clone();
+    streamed["stream"] = true.into();
+    let events = server.post("/completion", &streamed).await.events();
+    let (last, chunks) = events.split_last().expect("events");
+    assert_eq!(last.1["generation_settings/n_predict"], 8);
+    for (_, chunk) in chunks {
+        assert_ne!(chunk["tokens"], json!([]), "{chunk}");
+    }
+
+    let body = json!({ "prompt": PROMPT, "top_k": 7, "repeat_penalty": 1.5, "stop": ["x"] });
+    let json = server.post("/completion", &body).await.json();
+    assert_eq!(json["has_new_line"], true);
+    let settings = &json["generation_settings"];
+    assert_eq!(
+        (&settings["top_k"], &settings["repeat_penalty"]),
+        (&json!(7), &json!(1.5))
+    );
+    assert_eq!(settings["stop"], json!(["x"]));
+    assert!(json.get("completion_probabilities").is_none(), "{json}");
+    let body = json!({ "prompt": PROMPT, "n_predict": 1 });
+    let json = server.post("/completion", &body).await.json();
+    assert_eq!(json["has_new_line"], false);
+}
+
+#[tokio::test]
+async fn completion_lists_probabilities() {
+    let server = Harness::saying("hello");
+    for (stream, after) in [(false, false), (true, true)] {
+        let body = json!({ "prompt": PROMPT, "n_predict": 3, "n_probs": 2, "stream": stream,
+            "post_sampling_probs": after });
+        let reply = server.post("/completion", &body).await;
+        let chunks = if stream {
+            reply.events().into_iter().map(|(_, chunk)| chunk).collect()
+        } else {
+            vec![reply.json()]
+        };
+        let lists = chunks
+            .iter()
+            .map(|chunk| &chunk["completion_probabilities"]);
+        let entries: Vec<_> = lists.filter_map(|list| list.as_array()).flatten().collect();
+        let texts: Option<String> = entries
+            .iter()
+            .map(|entry| entry["token"].as_str())
+            .collect();
+        assert_eq!(texts.as_deref(), Some("hel"));
+        assert_eq!(entries[0]["bytes"], json!([b'h']));
+        let top = entries[0]["top_logprobs"].as_array().expect("a list");
+        assert_eq!(top[0]["id"], entries[0]["id"]);
+        assert!(top[0]["logprob"].is_number());
+    }
+    let body = json!({ "prompt": PROMPT, "n_probs": 21 });
+    let reply = server.post("/completion", &body).await;
+    assert_eq!(reply.json()["error"]["param"], "n_probs");
+}
+
+#[tokio::test]
+async fn every_form_of_bias_changes_the_text() {
+    let server = Harness::saying("hello");
+    let first = async |bias: Value| {
+        let body = json!({ "prompt": PROMPT, "n_predict": 1, "logit_bias": bias });
+        let reply = server.post("/completion", &body).await;
+        assert_eq!(reply.status(), StatusCode::OK, "{}", reply.text());
+        reply.json()["content"].clone()
+    };
+    assert_eq!(first(json!({})).await, "h");
+    let token = server
+        .post("/tokenize", &json!({ "content": "h" }))
+        .await
+        .json();
+    let token = &token["tokens"][0];
+    for bias in [
+        json!({ token.to_string(): -100 }),
+        json!([[token, -100]]),
+        json!({ "h": -100 }),
+        json!([["h", -100]]),
+        json!([["h", false]]),
+    ] {
+        assert_ne!(first(bias.clone()).await, "h", "{bias}");
+    }
+    for bias in [json!([[999_999, false]]), json!({ "999999": 1 })] {
+        let body = json!({ "prompt": PROMPT, "logit_bias": bias });
+        let reply = server.post("/completion", &body).await;
+        assert_eq!(
+            reply.json()["error"]["param"],
+            "logit_bias",
+            "{}",
+            reply.text()
+        );
+    }
 }
 
 #[tokio::test]

@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::answer::{LoweredPrompt, ReplyRequest};
-use super::keep_alive::OllamaKeepAlive;
+use super::keep_alive::{self, OllamaKeepAlive};
 use super::message::{self, OllamaMessage, OllamaTool, OllamaToolCall};
 use super::options::{self, Options};
 use super::response::{self, OllamaLineHead, ReplyLine, ReplyPiece};
@@ -63,7 +63,7 @@ pub struct OllamaChatRequest {
 }
 
 impl WireRequest for OllamaChatRequest {
-    const IGNORED_NESTED: FieldTables<&'static str> = &[options::IGNORED];
+    const IGNORED_NESTED: FieldTables<&'static str> = &[options::IGNORED, keep_alive::IGNORED];
 }
 
 /// A reply, or a line of it.

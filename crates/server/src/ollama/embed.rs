@@ -11,7 +11,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use super::keep_alive::OllamaKeepAlive;
+use super::keep_alive::{self, OllamaKeepAlive};
 use super::time::nanos;
 use super::{LeasedModel, lease, options};
 use crate::app::App;
@@ -56,7 +56,7 @@ pub struct OllamaEmbedRequest {
 }
 
 impl WireRequest for OllamaEmbedRequest {
-    const IGNORED_NESTED: FieldTables<&'static str> = &[options::ALL_IGNORED];
+    const IGNORED_NESTED: FieldTables<&'static str> = &[options::ALL_IGNORED, keep_alive::IGNORED];
     const REFUSED: FieldTables<Field> = &[&[(Field::Dimensions, "vectors are not shortened")]];
 }
 
@@ -94,7 +94,7 @@ pub struct OllamaEmbeddingsRequest {
 }
 
 impl WireRequest for OllamaEmbeddingsRequest {
-    const IGNORED_NESTED: FieldTables<&'static str> = &[options::ALL_IGNORED];
+    const IGNORED_NESTED: FieldTables<&'static str> = &[options::ALL_IGNORED, keep_alive::IGNORED];
 }
 
 /// The model's vector, not normalized.

@@ -15,7 +15,7 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::answer::{LoweredPrompt, ReplyRequest};
-use super::keep_alive::OllamaKeepAlive;
+use super::keep_alive::{self, OllamaKeepAlive};
 use super::message::check_images;
 use super::options::{self, Options};
 use super::response::{self, OllamaLineHead, ReplyLine, ReplyPiece};
@@ -79,7 +79,7 @@ pub struct OllamaGenerateRequest {
 }
 
 impl WireRequest for OllamaGenerateRequest {
-    const IGNORED_NESTED: FieldTables<&'static str> = &[options::IGNORED];
+    const IGNORED_NESTED: FieldTables<&'static str> = &[options::IGNORED, keep_alive::IGNORED];
     const REFUSED: FieldTables<Field> = &[&[
         (Field::Width, NO_IMAGES),
         (Field::Height, NO_IMAGES),

@@ -6,7 +6,14 @@ use std::time::Duration;
 use serde::de::{Error, Visitor};
 use serde::{Deserialize, Deserializer};
 
+use crate::field::Field;
 use crate::models::KeepAlive;
+
+/// The field has no effect on callers that may not affect others.
+pub const IGNORED: &[(&str, &str)] = &[(
+    Field::KeepAlive.name(),
+    "only if the key lacks the scope `manage`",
+)];
 
 /// The longest finite duration, in seconds.
 const CENTURY: f64 = 100.0 * 365.0 * 86_400.0;

@@ -74,7 +74,7 @@ async fn lease(
         lease,
         name,
         load: began.elapsed(),
-        ignored: keep.filter(|_| !may_set).map(|_| "keep_alive"),
+        ignored: keep.filter(|_| !may_set).map(|_| Field::KeepAlive.name()),
     })
 }
 

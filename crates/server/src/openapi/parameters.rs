@@ -60,15 +60,7 @@ fn kind(parameter: &Parameter) -> Value {
             "minimum": lowest(parameter),
             "maximum": max as i64,
         }),
-        ParameterKind::Biases => json!({
-            "type": ["object", "null"],
-            "propertyNames": { "pattern": "^[0-9]+$" },
-            "additionalProperties": {
-                "type": "number",
-                "minimum": decimal(min),
-                "maximum": decimal(max),
-            },
-        }),
+        ParameterKind::Biases => biases(min, max),
         ParameterKind::Tokens => {
             list(json!({ "type": "integer", "minimum": 0, "maximum": u32::MAX }))
         }
@@ -80,6 +72,20 @@ fn kind(parameter: &Parameter) -> Value {
             "maximum": u64::MAX,
         }),
     }
+}
+
+/// From token ids or texts, as `logit_bias::LogitBias` reads them.
+fn biases(min: f32, max: f32) -> Value {
+    let bias = json!({ "anyOf": [
+        { "type": "number", "minimum": decimal(min), "maximum": decimal(max) },
+        { "const": false },
+    ]});
+    let target = json!({ "type": ["integer", "string"], "minimum": 0, "maximum": u32::MAX });
+    json!({
+        "type": ["object", "array", "null"],
+        "additionalProperties": bias,
+        "items": { "type": "array", "prefixItems": [target, bias], "minItems": 2, "maxItems": 2 },
+    })
 }
 
 /// Other servers use -1 for "off", and `sampling::apply` accepts it.

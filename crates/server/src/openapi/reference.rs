@@ -25,8 +25,10 @@ names it by its path without indices: `messages.content.x`. With `strict_fields`
 [configuration](config.md), every unknown field is refused.
 
 Other differences from the request have headers of their own: `x-loquat-max-tokens` is the most
-tokens of the reply if the request's limit exceeds the room that its prompt leaves, and
-`x-loquat-model` is the model that serves a request for an unknown one.
+tokens of the reply if the request's limit exceeds the room that its prompt leaves,
+`x-loquat-model` is the model that serves a request for an unknown one, and `x-loquat-system:
+joined` says that later system messages were joined with the first, because the model's template
+does not take them.
 ";
 
 fn page() -> String {

@@ -5,7 +5,7 @@ use loquat_engine::{GenerateRequest, Usage};
 
 use crate::active_request::{ActiveRequest, Submission};
 use crate::error::ApiError;
-use crate::lowering;
+use crate::lowering::{self, StopFlag};
 use crate::models::Lease;
 use crate::text_size::chat_bytes;
 
@@ -72,8 +72,16 @@ impl ActiveReply {
         let bytes = chat_bytes(&request);
         lease.check_text(bytes)?;
         let chat = lease.chat_context().clone();
-        let lowered = lowering::run_text(bytes, move |_| Ok(chat.lower(request)?)).await?;
-        let LoweredChat { generate, reply } = lowered;
+        let lower = move |stop: &StopFlag| Ok(chat.lower_unless(request, stop.signal())?);
+        let lowered = lowering::run_text(bytes, lower).await?;
+        let LoweredChat {
+            generate,
+            reply,
+            joins_system,
+        } = lowered;
+        if joins_system {
+            submission.caller.notes.join_system();
+        }
         let prompt_len = generate.prompt.len();
         lease.check_prompt(prompt_len, 1)?;
         let generate = GenerateRequest {

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
+use axum::http::StatusCode;
 use serde_json::{Value, json};
 
 use crate::testing::{Harness, MODEL, Reply, Scripted};
@@ -191,5 +192,59 @@ async fn server_and_library_agree_on_a_reply() {
         assert_eq!(field("content"), library.text, "{text:?}");
         let calls = message["tool_calls"].as_array().map_or(0, Vec::len);
         assert_eq!(calls, library.tool_calls.len(), "{text:?}");
+    }
+}
+
+/// The request forbids what its own format requires.
+#[tokio::test]
+async fn stuck_constraint_is_not_an_invalid_request_in_a_stream() {
+    let server = Harness::saying("ab");
+    let grammar = r#"root ::= "ab""#;
+    let format = json!({ "type": "json_schema", "name": "x", "schema": { "const": "ab" } });
+    let messages = messages();
+    for (path, body, kind) in [
+        (
+            "/v1/chat/completions",
+            json!({ "messages": messages, "grammar": grammar }),
+            "\"type\":\"server_error\"",
+        ),
+        (
+            "/v1/completions",
+            json!({ "prompt": "hi", "grammar": grammar }),
+            "\"type\":\"server_error\"",
+        ),
+        (
+            "/completion",
+            json!({ "prompt": "hi", "grammar": grammar }),
+            "\"type\":\"server_error\"",
+        ),
+        (
+            "/v1/responses",
+            json!({ "input": "hi", "text": { "format": format }, "reasoning": { "effort": "none" } }),
+            "\"code\":\"server_error\"",
+        ),
+        (
+            "/v1/messages",
+            json!({ "model": MODEL, "max_tokens": 99, "messages": messages,
+                "thinking": { "type": "disabled" },
+                "output_config": { "format": { "type": "json_schema", "schema": format["schema"] } } }),
+            "\"type\":\"api_error\"",
+        ),
+    ] {
+        let mut body = body;
+        body["bad_words"] = json!(["b"]);
+        let whole = server.post(path, &body).await;
+        assert_eq!(
+            whole.status(),
+            StatusCode::BAD_REQUEST,
+            "{path}: {}",
+            whole.text()
+        );
+        body["stream"] = true.into();
+        let streamed = server.post(path, &body).await;
+        assert_eq!(streamed.status(), StatusCode::OK, "{path}");
+        let text = streamed.text();
+        assert!(text.contains(kind), "{path}: {text}");
+        assert!(!text.contains("invalid"), "{path}: {text}");
     }
 }

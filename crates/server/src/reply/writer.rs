@@ -78,7 +78,7 @@ fn stream<W: ReplyWriter>(
         let (mut reply, mut writer) = active?;
         let (frames, ended) = match reply.next().await {
             Some(Ok(delta)) => (writer.write(delta), false),
-            Some(Err(error)) => (writer.fail(&error, reply.usage()), true),
+            Some(Err(error)) => (writer.fail(&error.in_stream(), reply.usage()), true),
             None => (writer.finish(), true),
         };
         Some((frames, (!ended).then_some((reply, writer))))

@@ -19,7 +19,7 @@ use serde_json::{Value, json};
 /// The model's name in tests.
 pub const MODEL: &str = "tiny";
 
-const TEMPLATE: &str = "{% if tools %}<tools>{{ tools | tojson }}</tools>{% endif %}\
+pub const TEMPLATE: &str = "{% if tools %}<tools>{{ tools | tojson }}</tools>{% endif %}\
     {% for message in messages %}<|im_start|>{{ message.role }}\n{{ message.content }}\
     {% for call in message.tool_calls %}<tool_call>{{ call.function | tojson }}</tool_call>\
     {% endfor %}<|im_end|>\n{% endfor %}\
@@ -65,11 +65,11 @@ fn fim_tokenizer() -> Tokenizer {
 
 /// The chat context of the scripted model.
 pub fn chat() -> ChatContext {
-    chat_with(tokenizer())
+    chat_with(tokenizer(), TEMPLATE)
 }
 
-fn chat_with(tokenizer: Tokenizer) -> ChatContext {
-    let template = ChatTemplate::new(TEMPLATE).expect("a template");
+fn chat_with(tokenizer: Tokenizer, template: &str) -> ChatContext {
+    let template = ChatTemplate::new(template).expect("a template");
     let grammars = Grammars::new(tokenizer.clone(), tokenizer.vocab_size());
     ChatContext::new(
         tokenizer,
@@ -93,6 +93,8 @@ pub struct Scripted {
     pub hold: Arc<Mutex<()>>,
     /// Whether its vocabulary has fill-in-the-middle tokens, after which it writes the reply.
     pub fim: bool,
+    /// Its chat template.
+    pub template: String,
 }
 
 impl Scripted {
@@ -104,6 +106,7 @@ impl Scripted {
             embeddings: true,
             hold: Arc::default(),
             fim: false,
+            template: TEMPLATE.to_owned(),
         }
     }
 
@@ -123,7 +126,7 @@ impl Scripted {
             tools: true,
             thinking: true,
             embeddings: self.embeddings,
-            template: Some(TEMPLATE.to_owned()),
+            template: Some(self.template.clone()),
         }
     }
 }
@@ -165,8 +168,8 @@ impl Opener for Scripted {
             max_running: Some(model.parallel),
             ..EngineOptions::default()
         };
-        let opened =
-            loquat::Model::from_session(MODEL, Box::new(session), chat_with(tokenizer), options);
+        let chat = chat_with(tokenizer, &self.template);
+        let opened = loquat::Model::from_session(MODEL, Box::new(session), chat, options);
         let opened = opened.map_err(OpenFailure::new)?;
         Ok(Opened {
             model: opened.with_defaults(RequestDefaults {

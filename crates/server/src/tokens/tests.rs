@@ -1,6 +1,7 @@
 use axum::http::StatusCode;
 use serde_json::{Value, json};
 
+use super::{Special, special_tokens};
 use crate::testing::{Harness, MODEL};
 
 #[tokio::test]
@@ -19,8 +20,58 @@ async fn text_is_tokenized_and_decoded() {
         );
         let request = json!({ "model": MODEL, "tokens": tokens });
         let reply = server.post("/detokenize", &request).await.json();
-        assert_eq!(reply, json!({ "prompt": text }));
+        assert_eq!(reply, json!({ "prompt": text, "content": text }));
     }
+}
+
+#[test]
+fn special_tokens_follow_each_servers_default() {
+    let cases = [
+        (json!({ "prompt": "a" }), (true, true)),
+        (json!({ "content": "a" }), (false, true)),
+        (json!({ "content": "a", "add_special": true }), (true, true)),
+        (
+            json!({ "prompt": "a", "add_special": false }),
+            (false, true),
+        ),
+        (
+            json!({ "prompt": "a", "add_special_tokens": false }),
+            (false, true),
+        ),
+        (
+            json!({ "content": "a", "parse_special": false }),
+            (false, false),
+        ),
+    ];
+    for (request, expected) in cases {
+        let read = serde_json::from_value(request.clone()).expect("valid");
+        let Special { add, parse } = special_tokens(&read).expect("valid");
+        assert_eq!((add, parse), expected, "{request}");
+    }
+}
+
+#[tokio::test]
+async fn llama_cpps_fields_are_read() {
+    let server = Harness::saying("");
+    let tokens = async |request: Value| {
+        let reply = server.post("/tokenize", &request).await.json();
+        reply["tokens"].clone()
+    };
+    let special = tokens(json!({ "content": "<|im_end|>" })).await;
+    assert_eq!(special.as_array().map(Vec::len), Some(1));
+    let plain = tokens(json!({ "content": "<|im_end|>", "parse_special": false })).await;
+    assert_eq!(plain.as_array().map(Vec::len), Some(10));
+
+    let pieces = tokens(json!({ "content": "hé", "with_pieces": true })).await;
+    let ids = tokens(json!({ "content": "hé" })).await;
+    assert_eq!(
+        pieces,
+        json!([
+            { "id": ids[0], "piece": "h" },
+            { "id": ids[1], "piece": [0xc3] },
+            { "id": ids[2], "piece": [0xa9] },
+        ])
+    );
 }
 
 #[tokio::test]
@@ -74,6 +125,16 @@ async fn invalid_fields_are_named() {
             "/tokenize",
             json!({ "messages": messages, "add_special_tokens": true }),
             "add_special_tokens",
+        ),
+        (
+            "/tokenize",
+            json!({ "messages": messages, "parse_special": false }),
+            "parse_special",
+        ),
+        (
+            "/tokenize",
+            json!({ "prompt": "a", "add_special": true, "add_special_tokens": false }),
+            "add_special",
         ),
         ("/tokenize", json!({ "prompt": 7 }), "prompt"),
         (

@@ -1,8 +1,11 @@
 //! Shutdown.
 
+use std::io::{BufRead, BufReader};
+use std::process::{Child, Command, Stdio};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use loquat_server::Server;
 use loquat_server::config::Scope;
 use tokio::net::TcpStream;
 
@@ -151,4 +154,77 @@ async fn shutdown_waits_only_for_model_requests() {
         .await;
     server.request_stop();
     server.stopped().await;
+}
+
+/// Set in the process that hangs.
+const HANGING: &str = "LOQUAT_TEST_HANGING_SERVER";
+
+/// Neither needs a thread of the server that still runs.
+#[cfg(unix)]
+#[test]
+fn hanging_process_ends_after_its_signals() {
+    if std::env::var_os(HANGING).is_some() {
+        return serve_until_hung();
+    }
+    for signals in [&["TERM"][..], &["TERM", "INT"]] {
+        let test = std::env::current_exe().expect("this program");
+        let mut child = Command::new(test)
+            .args([
+                "--exact",
+                "shutdown::hanging_process_ends_after_its_signals",
+            ])
+            .arg("--nocapture")
+            .env(HANGING, "1")
+            .stdout(Stdio::piped())
+            .spawn()
+            .expect("a process");
+        let lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
+        let mut lines = lines.map_while(Result::ok);
+        assert!(lines.any(|line| line.contains(HANGING)), "it serves");
+        for signal in signals {
+            let id = child.id().to_string();
+            let sent = Command::new("kill").args(["-s", signal, &id]).status();
+            assert!(sent.expect("kill").success());
+        }
+        assert!(ends(&mut child), "it still runs after {signals:?}");
+    }
+}
+
+/// Whether the process ends by itself, with success. One that does not is killed.
+fn ends(child: &mut Child) -> bool {
+    let began = Instant::now();
+    while began.elapsed() < TIMEOUT {
+        if let Some(status) = child.try_wait().expect("a child") {
+            return status.success();
+        }
+        std::thread::sleep(Duration::from_millis(5));
+    }
+    child.kill().expect("a child");
+    child.wait().expect("a child");
+    false
+}
+
+/// A server whose only async thread blocks for ever once it has answered.
+fn serve_until_hung() {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_all()
+        .build()
+        .expect("a runtime");
+    runtime.block_on(async {
+        let mut config = config();
+        config.server.shutdown_timeout = Duration::ZERO;
+        let server = Server::bind(config, Arc::new(short_reply())).await;
+        let server = server.expect("a port");
+        let address = server.address();
+        tokio::spawn(async move {
+            let mut client = HttpClient::connect(address).await;
+            client.get("/health").await;
+            assert_eq!(client.response().await.status, 200);
+            println!("{HANGING}");
+            loop {
+                std::thread::park();
+            }
+        });
+        server.run().await.expect("signals");
+    });
 }

@@ -3,6 +3,7 @@
 mod errors_with_locations;
 mod every_option;
 
+use std::ffi::OsString;
 use std::time::Duration;
 
 use serde_json::json;
@@ -38,11 +39,9 @@ fn described(ConfigErrors(errors): ConfigErrors) -> Vec<String> {
     described.collect()
 }
 
-fn pairs(given: &[(&str, &str)]) -> Vec<(String, String)> {
+fn pairs(given: &[(&str, &str)]) -> Vec<(String, OsString)> {
     let given = given.iter();
-    given
-        .map(|(a, b)| ((*a).to_owned(), (*b).to_owned()))
-        .collect()
+    given.map(|(a, b)| ((*a).to_owned(), (*b).into())).collect()
 }
 
 #[test]

@@ -10,6 +10,7 @@ use super::wire::{CompletionRequest, PromptItem};
 use crate::error::ApiError;
 use crate::field::Field;
 use crate::fill_in::fill_in;
+use crate::lowering::{StopFlag, encoding_error};
 use crate::models::Loaded;
 use crate::openai::options::{self, Streaming};
 use crate::sampling;
@@ -55,6 +56,7 @@ pub struct OutputOptions {
 pub fn lower(
     body: JsonBody<CompletionRequest>,
     model: &Loaded,
+    stop_flag: &StopFlag,
 ) -> Result<LoweredCompletion, ApiError> {
     let (chat, defaults) = (model.chat_context(), model.sampling());
     let JsonBody {
@@ -100,7 +102,10 @@ pub fn lower(
     let mut stop_ids = stop_token_ids.unwrap_or_default();
     let prompts = match suffix.filter(|suffix| !suffix.is_empty()) {
         Some(suffix) => vec![filled_in(prompt, &suffix, model, &mut stop_ids)?],
-        None => prompts(prompt, best_of, tokenizer)?,
+        None => {
+            let tokenizer = tokenizer.interruptible(stop_flag.signal());
+            prompts(prompt, best_of, &tokenizer)?
+        }
     };
     if !ignore_eos.unwrap_or(false) {
         stop_ids.extend(tokenizer.eos_ids());
@@ -257,7 +262,7 @@ fn prompts(
     let prompts = items.map(|(index, item)| match item {
         PromptItem::Text(text) => {
             let tokens = tokenizer.encode(&text, Special::PROMPT);
-            let tokens = tokens.map_err(|error| ApiError::internal(&error))?;
+            let tokens = tokens.map_err(|error| encoding_error(&error))?;
             Ok((text, tokens))
         }
         PromptItem::Tokens(tokens) => Ok((tokenizer.decode(&tokens, false), tokens)),

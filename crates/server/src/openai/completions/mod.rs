@@ -25,7 +25,7 @@ use crate::app::App;
 use crate::caller::Caller;
 use crate::error::ApiError;
 use crate::field::{Field, FieldPath};
-use crate::lowering;
+use crate::lowering::{self, StopFlag};
 use crate::models::Lease;
 use crate::wire::{JsonBody, with_ignored_header};
 use choice::ChoiceWriter;
@@ -33,7 +33,7 @@ use lower::{LoweredCompletion, Prompt};
 
 pub use logprobs::label;
 pub use reply::Completion;
-pub use wire::{CompletionRequest, PromptItem};
+pub use wire::CompletionRequest;
 
 const ROUTE: &str = "/v1/completions";
 
@@ -65,7 +65,7 @@ pub async fn create(
         lease.check_text(suffix.len())?;
         bytes += suffix.len();
     }
-    let lower = move |_: &_| lower::lower(body, &model);
+    let lower = move |stop: &StopFlag| lower::lower(body, &model, stop);
     let lowered = lowering::run_text(bytes, lower).await?;
     let ignored = lowered.ignored.clone();
     let batch = PromptBatch {

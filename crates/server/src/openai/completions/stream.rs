@@ -59,7 +59,7 @@ struct PromptEvent {
 
 fn prompt_events(prompt: usize, request: ActiveRequest) -> BoxStream<'static, PromptEvent> {
     let events = stream::unfold(request, move |mut request| async move {
-        let event = request.next().await?;
+        let event = request.next().await?.map_err(ApiError::in_stream);
         let usage = request.usage();
         let event = PromptEvent {
             prompt,

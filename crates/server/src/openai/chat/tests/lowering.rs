@@ -282,7 +282,7 @@ fn invalid_field_is_named() {
         (json!({ "modalities": ["text", "audio"] }), "modalities[1]"),
         (json!({ "modalities": [] }), "modalities"),
         (json!({ "temperature": "warm" }), "temperature"),
-        (json!({ "logit_bias": { "word": 1 } }), "logit_bias"),
+        (json!({ "logit_bias": { "word": true } }), "logit_bias"),
         (json!({ "seed": 1.5 }), "seed"),
         (
             json!({ "tools": [{ "type": "function", "function": {} }] }),

@@ -240,7 +240,7 @@ async fn failed_stream_ends_with_the_error() {
     let reply = streamed(&server, &more).await;
     let chunks = chunks(&reply);
     let last = chunks.last().expect("a chunk");
-    assert_eq!(last["error"]["type"], "invalid_request_error", "{last}");
+    assert_eq!(last["error"]["type"], "server_error", "{last}");
     assert!(last["error"]["message"].is_string());
     assert!(reply.text().ends_with("data: [DONE]\n\n"));
 }

@@ -6,7 +6,8 @@ use axum::http::StatusCode;
 use loquat_text::Special;
 use serde_json::{Value, json};
 
-use crate::testing::{Harness, MODEL, Scripted, tokenizer};
+use crate::http::SYSTEM_HEADER;
+use crate::testing::{Harness, MODEL, Scripted, TEMPLATE, tokenizer};
 use crate::wire::IGNORED_HEADER;
 
 const CALL: &str = "<tool_call>\n{\"name\": \"add\", \"arguments\": {\"a\": 1}}\n</tool_call>";
@@ -89,6 +90,56 @@ async fn items_become_messages() {
         let response = create_response(&server, fields.clone()).await;
         let expected = tokens(&format!("{written}<|im_start|>assistant\n"));
         assert_eq!(response["usage"]["input_tokens"], expected, "{fields}");
+    }
+}
+
+/// As Codex sends them: instructions, then developer messages at the start and between turns.
+#[tokio::test]
+async fn later_developer_messages_work_with_strict_templates() {
+    let refuse = "{% for m in messages %}{% if m.role == 'system' and not loop.first %}\
+        {{ raise_exception('the system message must be first') }}{% endif %}{% endfor %}";
+    let developer = |text: &str| {
+        json!({ "type": "message", "role": "developer",
+            "content": [{ "type": "input_text", "text": text }] })
+    };
+    let fields = json!({ "instructions": "a", "input": [
+        developer("b"),
+        { "role": "user", "content": "hi" },
+        { "role": "assistant", "content": "yes?" },
+        developer("c"),
+        { "role": "user", "content": "why" },
+    ]});
+    let said = |text| turn("user", text);
+    let yes = turn("assistant", "yes?");
+    let system = |text| turn("system", text);
+    let joined = [system("a\n\nb\n\nc"), said("hi"), yes.clone(), said("why")];
+    let unchanged = [
+        system("a"),
+        system("b"),
+        said("hi"),
+        yes,
+        system("c"),
+        said("why"),
+    ];
+    for (template, prompt, note) in [
+        (
+            format!("{refuse}{TEMPLATE}"),
+            joined.concat(),
+            Some("joined"),
+        ),
+        (TEMPLATE.to_owned(), unchanged.concat(), None),
+    ] {
+        let model = Scripted {
+            template,
+            ..Scripted::new("ok")
+        };
+        let server = Harness::with(model, Harness::config());
+        let reply = server.post("/v1/responses", &request(fields.clone())).await;
+        assert_eq!(reply.status(), StatusCode::OK, "{}", reply.text());
+        let expected = tokens(&format!("{prompt}<|im_start|>assistant\n"));
+        assert_eq!(reply.json()["usage"]["input_tokens"], expected);
+        let header = reply.response.headers().get(SYSTEM_HEADER);
+        assert_eq!(header.map(|value| value.to_str().expect("text")), note);
     }
 }
 
