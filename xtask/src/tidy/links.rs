@@ -1,4 +1,4 @@
-//! Dead links in the documentation.
+//! Finds dead links in the documentation.
 
 use super::tree::Tree;
 use super::{Violation, line_of};

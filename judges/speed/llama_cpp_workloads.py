@@ -1,6 +1,6 @@
 """llama.cpp's speed for the given works, as `loquat bench --work … --json` reports Loquat's.
 
-    python llama_cpp_works.py MODEL.gguf --threads N --work prompt:512,decode:64@2048,decode:64@1x8
+    python llama_cpp_workloads.py MODEL.gguf --threads N --work prompt:512,decode:64@2048,decode:64@1x8
 
 One process runs each work once, through the C interface. As in Loquat's benchmark, an uncounted prompt
 of up to 512 of the work's tokens and one step come first. The measured time covers `llama_decode`, the
