@@ -24,7 +24,7 @@ pub enum MlxMode {
 }
 
 impl MlxMode {
-    /// An affine mode that decoding is certain to know.
+    /// An affine mode; fails if decoding does not support it.
     pub fn affine(bits: u8, group: usize) -> Result<MlxMode, DecodeFault> {
         let mode = MlxMode::Affine { bits, group };
         mode.check()?;
@@ -176,8 +176,8 @@ fn decode_biases(
         (MlxMode::Affine { .. }, Some((bytes, dtype))) => {
             decode_floats("biases", bytes, dtype, groups)
         }
-        (MlxMode::Affine { .. }, None) => Err(refuse("needs biases and has none")),
-        (_, Some(_)) => Err(refuse("has no biases and was given some")),
+        (MlxMode::Affine { .. }, None) => Err(refuse("needs biases")),
+        (_, Some(_)) => Err(refuse("must not have biases")),
         (_, None) => Ok(Vec::new()),
     }
 }

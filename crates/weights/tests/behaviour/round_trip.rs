@@ -71,7 +71,7 @@ fn saved_file_equals_written_bytes() {
 }
 
 #[test]
-fn writers_refuse_what_their_format_cannot_hold() {
+fn unsupported_content_cannot_be_written() {
     let tensor = |name: &str, dtype: Dtype, shape: &[usize]| {
         let values: usize = shape.iter().product();
         let bytes = values / dtype.block_len() * dtype.block_bytes();
