@@ -49,7 +49,7 @@ pub(crate) fn metadata(shape: &Shape, config: &Config) -> Result<Metadata, SpecE
             metadata.insert(key(name), whole(count));
         }
     }
-    // gpt-oss has only experts, and names their size as others name the dense one.
+    // gpt-oss has only experts and stores their size under the name of the dense size.
     if config.get("num_local_experts").is_some() {
         let size = config.usize("intermediate_size")?;
         metadata.insert(key("expert_feed_forward_length"), whole(size));
@@ -76,8 +76,8 @@ const NORMAL: i32 = 1;
 const CONTROL: i32 = 3;
 const UNUSED: i32 = 5;
 
-/// A byte-level vocabulary: every byte, one merge, as there must be some, an end, and names for
-/// the rest.
+/// A byte-level vocabulary: every byte, one merge (required), an end token, and placeholder names
+/// for the rest.
 fn vocabulary(size: usize, metadata: &mut Metadata) {
     let mut tokens: Vec<String> = byte_letters().map(String::from).collect();
     tokens.push("Ġt".to_owned());
