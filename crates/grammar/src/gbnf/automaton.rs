@@ -1,4 +1,4 @@
-//! One automaton of all terminals, to find where one ends and could continue.
+//! One automaton of all terminals, to find terminals that could end or continue at the same point.
 
 use std::cell::Cell;
 use std::collections::{BTreeSet, HashMap};
@@ -9,9 +9,9 @@ use super::tree::{Id, Node, Tree};
 /// A set of characters that the grammar distinguishes, by number.
 pub(super) type Letters = BTreeSet<u32>;
 
-/// Numbers for the stretches of characters between all borders that the grammar mentions.
+/// Numbers the ranges of characters between all boundaries in the grammar.
 pub(super) struct Alphabet {
-    /// The first character of each stretch.
+    /// The first character of each range.
     borders: Vec<u32>,
 }
 
@@ -52,7 +52,7 @@ impl Alphabet {
 }
 
 /// Longer repetitions count as unbounded, which may only split a terminal unnecessarily.
-const LONGEST_REPEAT: u32 = 32;
+const MAX_REPEAT: u32 = 32;
 
 /// The work limit. A grammar that needs more keeps the terminals found by then.
 pub(super) struct Budget(Cell<usize>);
@@ -162,8 +162,8 @@ impl<'a> Automaton<'a> {
     }
 
     fn repeat(&mut self, what: Id, least: u32, most: Option<u32>) -> Fragment {
-        let most = most.filter(|most| *most <= LONGEST_REPEAT);
-        let least = least.min(LONGEST_REPEAT);
+        let most = most.filter(|most| *most <= MAX_REPEAT);
+        let least = least.min(MAX_REPEAT);
         let mut all = empty();
         for _ in 0..least {
             let next = self.fragment(what);
@@ -227,8 +227,8 @@ impl<'a> Automaton<'a> {
         }
     }
 
-    /// The terminals that could continue where one ends, with a character that may also follow it:
-    /// the lexer would consume it.
+    /// The terminals that could continue where one ends, with a character that may also follow it: the
+    /// lexer would consume that character.
     pub(super) fn conflicts(&self, follow: &HashMap<Id, Letters>) -> BTreeSet<Id> {
         let mut conflicts = BTreeSet::new();
         let start = self.terminals.values().flat_map(|fragment| &fragment.first);

@@ -28,7 +28,7 @@ pub(super) fn check(schema: &Value, definitions: &[Value]) -> Result<()> {
         Ok(())
     } else {
         Err(GrammarError::Unsatisfiable {
-            why: "its references lead back to themselves without an end".to_string(),
+            why: "its references form an endless cycle".to_string(),
         })
     }
 }
@@ -74,10 +74,10 @@ fn first_items_are_finite(members: &Map<String, Value>, least: &Value, known: &[
         && rest.is_none_or(|schema| is_finite(schema, known))
 }
 
-fn is_only(members: &Map<String, Value>, wanted: &str) -> bool {
+fn is_only(members: &Map<String, Value>, expected: &str) -> bool {
     match members.get("type") {
-        Some(Value::Array(types)) => types.iter().all(|name| name == wanted),
-        Some(name) => name == wanted,
+        Some(Value::Array(types)) => types.iter().all(|name| name == expected),
+        Some(name) => name == expected,
         None => false,
     }
 }

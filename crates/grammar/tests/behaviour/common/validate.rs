@@ -122,7 +122,7 @@ fn is_type(name: &Value, value: &Value) -> bool {
         Some("string") => value.is_string(),
         Some("array") => value.is_array(),
         Some("object") => value.is_object(),
-        other => panic!("{other:?} is no type"),
+        other => panic!("{other:?} is not a type"),
     }
 }
 
