@@ -1,4 +1,4 @@
-//! Nemotron and Minitron: layer norms stored less one, a feed-forward of squared ReLUs without
+//! Nemotron and Minitron: layer norms stored as `weight - 1`, a feed-forward of squared ReLUs without
 //! gate, rope over a part of each head.
 
 use serde_json::json;

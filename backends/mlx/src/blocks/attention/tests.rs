@@ -247,7 +247,7 @@ const VARIANTS: &[Variant] = &[
     ("values of another length", |spec| spec.value_dim = 4),
     ("no rope", |spec| spec.rope = None),
     ("rope over neighbours", |spec| {
-        spec.rope = spec.rope.take().map(RopeSpec::neighbours);
+        spec.rope = spec.rope.take().map(RopeSpec::interleaved);
     }),
     ("window", |spec| spec.reach = Reach::Window(3)),
     ("window of one", |spec| spec.reach = Reach::Window(1)),

@@ -21,7 +21,7 @@ fn spec(query_rank: Option<usize>, turned: bool) -> Spec {
         nope_dim: 5,
         rope_dim: 4,
         value_dim: 6,
-        rope: turned.then(|| RopeSpec::plain(10_000.0, 4).neighbours()),
+        rope: turned.then(|| RopeSpec::plain(10_000.0, 4).interleaved()),
         scale: 0.6,
         norm: NormSpec {
             kind: NormKind::Rms,
