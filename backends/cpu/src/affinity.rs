@@ -8,8 +8,8 @@
 #[cfg(target_os = "linux")]
 pub use linux::{cores, processor_count, restrict_to};
 
-/// Processors' numbers, one for each physical core that this process may use; `None` if the
-/// system does not report them.
+/// The processor numbers of this process, one for each physical core; `None` if the system does not
+/// report them.
 #[cfg(not(target_os = "linux"))]
 pub fn cores() -> Option<Vec<usize>> {
     None
