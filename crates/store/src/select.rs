@@ -7,7 +7,7 @@ use crate::{FileKind, HubReference, RepoPart, StoreError};
 /// Default quants in order of preference: the usual recommendation, then the most widely supported.
 const USUAL_QUANTS: [&str; 2] = ["Q4_K_M", "Q4_0"];
 
-/// Files beside safetensors that `spec`, `text` and converters read.
+/// Files in addition to safetensors that `spec`, `text` and converters read.
 const SIDE_FILES: [&str; 7] = [
     CONFIG,
     "generation_config.json",
@@ -246,7 +246,7 @@ mod tests {
         kind: Option<FileKind>,
     ) -> Result<Choice, String> {
         let Ok(ModelReference::Hub(parsed)) = ModelReference::parse(reference) else {
-            panic!("{reference} is no repository");
+            panic!("{reference} is not a repository");
         };
         choose(&contents(names), &parsed, kind).map_err(|error| error.to_string())
     }

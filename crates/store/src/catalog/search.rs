@@ -3,7 +3,7 @@
 use super::{Catalog, CatalogEntry};
 
 /// Words at least this similar count as a typo: `lama` for `llama`, not `phi` for `pi`.
-const ALIKE: f64 = 0.84;
+const MIN_SIMILARITY: f64 = 0.84;
 const SUGGESTIONS: usize = 3;
 
 impl Catalog {
@@ -28,7 +28,7 @@ impl Catalog {
         let mut near: Vec<(f64, String)> = Vec::new();
         for entry in &self.entries {
             let of_name = match strsim::jaro_winkler(name, &entry.name) {
-                alike if alike >= ALIKE => alike,
+                alike if alike >= MIN_SIMILARITY => alike,
                 _ => continue,
             };
             let whole = entry
@@ -73,7 +73,7 @@ fn match_score(field: &str, word: &str) -> u32 {
         _ if field == word => 4,
         _ if field.starts_with(word) => 3,
         _ if field.contains(word) => 2,
-        _ if strsim::jaro_winkler(field, word) >= ALIKE => 1,
+        _ if strsim::jaro_winkler(field, word) >= MIN_SIMILARITY => 1,
         _ => 0,
     }
 }

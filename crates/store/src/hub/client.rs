@@ -20,11 +20,11 @@ use super::retry::{RequestFailure, StopSignal};
 use super::tuning::DownloadTuning;
 
 const USER: &str = concat!("loquat/", env!("CARGO_PKG_VERSION"));
-const REDIRECTS: usize = 10;
+const MAX_REDIRECTS: usize = 10;
 /// Retries for a hub that has not responded yet.
 const FIRST_RETRIES: u32 = 2;
 /// More than the listing of the largest repositories; limits a hostile response.
-const LONGEST_LISTING: u64 = 64 << 20;
+const MAX_LISTING_BYTES: u64 = 64 << 20;
 
 pub(crate) struct Client {
     endpoint: String,
@@ -98,7 +98,7 @@ impl Client {
                     failure
                 }
             })?;
-            let body = response.body.into_with_config().limit(LONGEST_LISTING);
+            let body = response.body.into_with_config().limit(MAX_LISTING_BYTES);
             body.read_to_string()
                 .map_err(|error| RequestFailure::passing(unreachable(&response.host, &error)))
         })
@@ -145,7 +145,7 @@ impl Client {
         let mut address = format!("{}/{path}", self.endpoint);
         let mut linked = HeaderMap::new();
         let mut host = self.hub.clone();
-        for _ in 0..REDIRECTS {
+        for _ in 0..MAX_REDIRECTS {
             let uri = parse(&address, &host).map_err(RequestFailure::lasting)?;
             host = host_and_port(&uri);
             let trusted = Origin::from_uri(&uri) == self.origin;
@@ -185,7 +185,7 @@ impl Client {
         Err(RequestFailure::lasting(HubError::BadAnswer {
             host: self.hub.clone(),
             what: path.to_owned(),
-            problem: format!("it redirects more than {REDIRECTS} times"),
+            problem: format!("it redirects more than {MAX_REDIRECTS} times"),
         }))
     }
 

@@ -85,7 +85,7 @@ mod tests {
     fn waiter_is_notified_and_acquires_lock() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("locks/blob.lock");
-        let first = BlobLock::acquire(&path, || panic!("nobody has it")).unwrap();
+        let first = BlobLock::acquire(&path, || panic!("the lock is free")).unwrap();
         assert!(BlobLock::if_free(&path).is_none());
         let (waiting, waits) = mpsc::channel();
         thread::scope(|scope| {
