@@ -1,4 +1,4 @@
-//! What sequences store: keys and values in arrays with room to grow, and recurrent states.
+//! The storage of sequences: keys and values in arrays with room to grow, and recurrent states.
 //!
 //! Sequences that decode together keep their keys in one array, a [`KvBatch`], so that a layer writes
 //! and reads them in a few operations, whatever their number. A single sequence is a batch of one.
@@ -10,7 +10,7 @@
 use crate::array::{Array, Ops};
 use crate::error::MlxError;
 
-/// Keys and values of one layer; nothing before the first token, and in layers that keep none.
+/// Keys and values of one layer; empty before the first token and in layers without KV.
 #[derive(Clone, Default)]
 pub struct KvSlot(Option<Kv>);
 
@@ -27,7 +27,7 @@ pub struct Kv {
 pub struct Recurrent {
     /// The convolution's last inputs, [1, kernel - 1, channels].
     pub conv: Option<Array>,
-    /// The heads' memories, float32.
+    /// The states of the heads, float32.
     pub memory: Option<Array>,
 }
 
@@ -54,7 +54,7 @@ impl KvSlot {
     }
 
     pub fn get(&self) -> Result<&Kv, MlxError> {
-        let missing = || MlxError("a layer reads keys that were not written".to_owned());
+        let missing = || MlxError("a layer reads keys that do not exist".to_owned());
         self.0.as_ref().ok_or_else(missing)
     }
 
@@ -63,7 +63,7 @@ impl KvSlot {
         kv.flat_map(|kv| std::iter::once(&kv.keys).chain(&kv.values))
     }
 
-    /// The same with each array changed.
+    /// Applies a function to each array.
     pub fn map(
         &self,
         change: impl Fn(&Array) -> Result<Array, MlxError>,
@@ -77,7 +77,7 @@ impl KvSlot {
         })))
     }
 
-    /// Slots of one layer, one under another.
+    /// Concatenates slots of one layer along the rows.
     fn join(ops: &Ops, slots: &[&Self]) -> Result<Self, MlxError> {
         let join = |pick: fn(&Kv) -> Option<&Array>| {
             let arrays: Vec<&Array> = slots
@@ -146,7 +146,7 @@ impl KvBatch {
         })
     }
 
-    /// Whether its arrays are those that hold `capacity` tokens.
+    /// Whether its arrays have the size for `capacity` tokens.
     pub fn fits(&self, ops: &Ops, capacity: usize) -> bool {
         let mut arrays = self.arrays();
         arrays.all(|array| array.dim(2) == positions(ops, capacity, array.dim(3)))
@@ -202,9 +202,9 @@ pub fn regrow(ops: &Ops, old: &Array, len: usize, capacity: usize) -> Result<Arr
         return Ok(old.clone());
     }
     let room = ops.full(&[rows, heads, positions, dim], 0.0, old.dtype())?;
-    let whole = [rows, heads, len, dim];
-    let kept = ops.slice(old, &[0; 4], &whole)?;
-    ops.slice_update(&room, &kept, &[0; 4], &whole)
+    let kept_dims = [rows, heads, len, dim];
+    let kept = ops.slice(old, &[0; 4], &kept_dims)?;
+    ops.slice_update(&room, &kept, &[0; 4], &kept_dims)
 }
 
 impl Recurrent {

@@ -171,7 +171,7 @@ impl MlxSession {
         for row in &rows {
             let states = row.snapshots.iter().flatten().chain(&row.state.recurrent);
             arrays.extend(states.flat_map(Recurrent::arrays));
-            // Nothing else needs the keys of a row that emits nothing yet.
+            // A row without output starts no computation of its keys, so they are listed here.
             if row.emit == Emit::Nothing {
                 arrays.extend(kv_batches[row.kv_batch].kv_batch.arrays());
             }
