@@ -1,5 +1,5 @@
-//! Builds the shim if MLX is found, as a shared library that is loaded at run time. The crate itself
-//! builds without MLX.
+//! Builds the shim if MLX is found, as a shared library that is loaded at run time. The crate
+//! itself builds without MLX.
 
 use std::env;
 use std::path::{Path, PathBuf};

@@ -77,6 +77,6 @@ fn dispatch(args: &[String]) -> Result<(), Error> {
 
 /// The directory above this crate's, so that every command works from any subdirectory.
 fn repository_root() -> PathBuf {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    here.parent().unwrap_or(here).to_path_buf()
+    let crate_dir = Path::new(env!("CARGO_MANIFEST_DIR"));
+    crate_dir.parent().unwrap_or(crate_dir).to_path_buf()
 }

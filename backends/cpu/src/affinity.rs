@@ -1,7 +1,7 @@
 //! Which processors compute: one of each physical core.
 //!
 //! A session with a thread for every core restricts its workers to these. The system may still move
-//! them between cores: a pinned thread waits for whatever else runs on its core, which costs more
+//! them between cores: a pinned thread waits for other work on its core, which costs more
 //! than moving (ADR 0005 has the numbers). The system alone places a session with fewer threads,
 //! since it knows the other sessions and processes.
 

@@ -1,8 +1,8 @@
 //! The native CPU backend, which implements every block kind of the spec.
 //!
-//! Weights are repacked once at load for the widest kernels the machine has; a sequence's
-//! results do not depend on the rest of the batch, bit for bit. Scheduling, sampling and text belong
-//! to the engine, files to `weights`.
+//! Weights are repacked once at load for the widest kernels the machine has; a sequence's results
+//! do not depend on the rest of the batch, bit for bit. Scheduling, sampling and text belong to the
+//! engine, files to `weights`.
 
 mod affinity;
 mod arena;

@@ -180,8 +180,8 @@ const CPU_QUOTA: GroupFile = GroupFile {
     v2: "cpu.max",
 };
 
-/// The files with limits for a process in these control groups. The limits of enclosing groups apply
-/// too; inside a container the outermost visible group is the container's own.
+/// The files with limits for a process in these control groups. The limits of enclosing groups
+/// apply too; inside a container the outermost visible group is the container's own.
 fn group_files(groups: &str, file: &GroupFile) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for line in groups.lines() {

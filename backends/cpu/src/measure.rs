@@ -126,8 +126,8 @@ fn read_speed(effort: &Effort, threads: usize) -> f64 {
     (lines * threads * size_of::<Line>()) as f64 / seconds
 }
 
-/// Sums all memory, so that every byte is read. Plain loads are fast enough: they are far faster than
-/// memory.
+/// Sums all memory, so that every byte is read. Plain loads are fast enough: they are far faster
+/// than memory.
 fn sum(memory: &[Line]) -> u64 {
     /// Independent sums.
     const CHAINS: usize = 8;
@@ -209,8 +209,8 @@ fn times_within(span: Duration, run: impl Fn(u64)) -> u64 {
     }
 }
 
-/// Seconds of the fastest of `passes`. In each pass every thread runs what `prepare` returned, from a
-/// common start to the last one's end.
+/// Seconds of the fastest of `passes`. In each pass every thread runs what `prepare` returned, from
+/// a common start to the last one's end.
 fn best_pass<W: FnMut()>(threads: usize, passes: usize, prepare: impl Fn() -> W + Sync) -> f64 {
     let gate = Barrier::new(threads);
     let passes_of_one = || {
@@ -297,8 +297,8 @@ mod x86 {
                 },
             ),
         ];
-        let here = units.into_iter().filter(|(supported, _)| *supported);
-        here.map(|(_, unit)| unit).collect()
+        let supported = units.into_iter().filter(|(supported, _)| *supported);
+        supported.map(|(_, unit)| unit).collect()
     }
 
     /// Assembly, since the compiler would simplify chains whose sums are constant.

@@ -1,9 +1,9 @@
 //! A persistent pool for many small parallel loops.
 //!
-//! A decode step is a few hundred loops of some microseconds each. Workers spin briefly for the next
-//! one, then park, so that an idle session uses no CPU. A loop is handed over through atomics alone.
-//! Threads take its tasks in runs that shrink towards the end. The loop does not wait for a delayed
-//! worker that holds no tasks.
+//! A decode step is a few hundred loops of some microseconds each. Workers spin briefly for the
+//! next one, then park, so that an idle session uses no CPU. A loop is handed over through atomics
+//! alone. Threads take its tasks in runs that shrink towards the end. The loop does not wait for a
+//! delayed worker that holds no tasks.
 
 use std::cell::UnsafeCell;
 use std::ops::Range;
@@ -23,8 +23,9 @@ const SPIN: Duration = Duration::from_micros(200);
 /// waits between two loops of a step end.
 const SPIN_LOADS: u32 = 1024;
 
-/// How long a worker computes before it yields its core between two loops. Otherwise the system would
-/// preempt it within a loop, after a time slice of some milliseconds, and all threads would wait.
+/// How long a worker computes before it yields its core between two loops. Otherwise the system
+/// would preempt it within a loop, after a time slice of some milliseconds, and all threads would
+/// wait.
 const YIELD_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The job is open for workers to join.

@@ -188,8 +188,8 @@ fn argmax(values: &[f32]) -> Option<u32> {
             (block, largest) = (index, value);
         }
     }
-    let mut places = values.iter().enumerate().skip(block * BLOCK);
-    let found = places.find(|(_, value)| **value == largest && largest > f32::NEG_INFINITY);
+    let mut candidates = values.iter().enumerate().skip(block * BLOCK);
+    let found = candidates.find(|(_, value)| **value == largest && largest > f32::NEG_INFINITY);
     found.map(|(index, _)| index as u32)
 }
 

@@ -1,6 +1,6 @@
-//! Measures the process of a session: memory against the plan, allocations of a decode step, CPU time
-//! when idle. A separate program with one test, because everything else in the process would be
-//! counted too.
+//! Measures the process of a session: memory against the plan, allocations of a decode step, CPU
+//! time when idle. A separate program with one test, because everything else in the process would
+//! be counted too.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};

@@ -138,9 +138,9 @@ impl MlxSession {
         }
     }
 
-    /// Grants one more token to each sequence, or to none. While a step runs, MLX refers to the keys
-    /// it reads, so the step ahead writes to copies: they must fit into free pages, and be small
-    /// enough that copying is cheap compared to a step.
+    /// Grants one more token to each sequence, or to none. While a step runs, MLX refers to the
+    /// keys it reads, so the step ahead writes to copies: they must fit into free pages, and be
+    /// small enough that copying is cheap compared to a step.
     fn grant_spare(&mut self, sequences: &[SequenceId]) -> Option<Vec<RowGrant>> {
         const MAX_COPIED: u64 = 512 << 20;
         let copied = self.sequences.held(sequences).ok()?.kv_tokens;

@@ -334,8 +334,8 @@ operations! {
     /// `a` with `update` at `start..stop`.
     slice_update(a: &Array, update: &Array, start: &[i32], stop: &[i32])
         => slice_update(a.raw, update.raw, start.into(), stop.into());
-    /// `a` of [rows, heads, positions, dim] with `update` of [n, 1, heads, 1, dim] at these rows and
-    /// positions.
+    /// `a` of [rows, heads, positions, dim] with `update` of [n, 1, heads, 1, dim] at these rows
+    /// and positions.
     put_tokens(a: &Array, rows: &Array, places: &Array, update: &Array)
         => put_tokens(a.raw, rows.raw, places.raw, update.raw);
     concatenate(arrays: &[&Array], axis: i32)

@@ -1,7 +1,8 @@
 //! The storage of sequences: keys and values in arrays with room to grow, and recurrent states.
 //!
-//! Sequences that decode together keep their keys in one array, a [`KvBatch`], so that a layer writes
-//! and reads them in a few operations, whatever their number. A single sequence is a batch of one.
+//! Sequences that decode together keep their keys in one array, a [`KvBatch`], so that a layer
+//! writes and reads them in a few operations for any number of sequences. A single sequence is a
+//! batch of one.
 //!
 //! MLX's arrays are values: forks share them until one of the two writes, and only then does MLX
 //! copy. A write happens in place if nothing else refers to the array, so batches are moved
@@ -112,7 +113,7 @@ impl KvBatch {
         }
     }
 
-    /// One of its sequences as a batch of its own: views of the same arrays.
+    /// One of its sequences as a separate batch: views of the same arrays.
     pub fn row(&self, ops: &Ops, row: usize) -> Result<Self, MlxError> {
         if self.rows == 1 {
             return Ok(self.clone());
@@ -226,7 +227,7 @@ impl Recurrent {
 pub enum WritePositions {
     /// After the first `start` tokens of every row, in arrays with room for `capacity`.
     Aligned { start: usize, capacity: usize },
-    /// One token of each row at a position of its own: row numbers and positions, int32.
+    /// One token of each row at the row's position: row numbers and positions, int32.
     PerRow { rows: Array, positions: Array },
 }
 

@@ -80,7 +80,7 @@ pub fn load(path: &Path) -> Result<&'static Api, LoadError> {
     };
     // SAFETY: MLX's initialisers have no requirements. The shim's own sets one environment variable
     // if it is unset, once per process; no other thread may change the environment meanwhile, and
-    // none of ours does.
+    // Loquat has none that does.
     let library = unsafe { open(path) }.map_err(refused)?;
     // SAFETY: the shim has had this function, of this signature, from its first version on.
     let abi = unsafe {

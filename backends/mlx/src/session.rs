@@ -200,7 +200,7 @@ impl MlxSession {
     }
 
     /// Rows of one token join those with equally much room, if there is memory to copy them; other
-    /// rows get a batch of their own.
+    /// rows get separate batches.
     fn form_kv_batches(&mut self, accepted: &[AcceptedRow]) -> Result<Vec<PassKvBatch>, MlxError> {
         let mut together: Vec<(usize, Vec<usize>)> = Vec::new();
         let mut formed = Vec::new();

@@ -106,7 +106,7 @@ impl ArrayStorage {
         is_whole.then_some(batch)
     }
 
-    /// The row in arrays of its own.
+    /// The row in separate arrays.
     fn detach_row(&mut self, ops: &Ops, from: BatchRow) -> Result<KvBatch, MlxError> {
         let missing = || MlxError("a KV batch is missing".to_owned());
         let batch = self.batches.get(from.batch).ok_or_else(missing)?;
@@ -185,7 +185,7 @@ pub fn put_batch(sequences: &mut MlxSequences, ids: &[SequenceId], batch: KvBatc
     }
 }
 
-/// Moves sequences that no longer step with their batch into arrays of their own, so that they do
+/// Moves sequences that no longer step with their batch into separate arrays, so that they do
 /// not keep the others' memory. Returns the new arrays, which are not computed yet.
 pub fn split_off(
     sequences: &mut MlxSequences,

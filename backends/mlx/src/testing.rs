@@ -85,8 +85,8 @@ pub struct Passed {
 }
 
 /// Processes two sequences of ten and seven tokens with a block, in pieces that form every kind of
-/// group: prompts alone and together, single tokens, sequences of unequal length, and finally those in
-/// one batch.
+/// group: prompts alone and together, single tokens, sequences of unequal length, and finally those
+/// in one batch.
 pub fn two_sequences(
     ops: &Ops,
     layers: usize,

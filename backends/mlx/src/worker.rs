@@ -20,7 +20,7 @@ type Job = Box<dyn FnOnce(&mut dyn Session) + Send>;
 /// steps, and much shorter than a step.
 const SPIN_TIME: Duration = Duration::from_micros(100);
 
-/// A session on a thread of its own.
+/// A session on its own thread.
 pub struct ThreadedSession {
     capabilities: Capabilities,
     /// The memory after the last job; it does not change in between.

@@ -1,5 +1,5 @@
-//! Sessions stay within their plan and free the memory of sequences. A separate program, because MLX's
-//! memory counters belong to the process.
+//! Sessions stay within their plan and free the memory of sequences. A separate program, because
+//! MLX's memory counters belong to the process.
 #![cfg(feature = "mlx")]
 
 use std::sync::Mutex;

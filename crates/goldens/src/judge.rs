@@ -168,16 +168,16 @@ impl Judge {
     ) -> Result<(Vec<f32>, Chunks), JudgeError> {
         let mut session = self.open_session(source, "prompt_b", prompt.tokens.len())?;
         let promised = session.session.capabilities().batch_invariant;
-        let whole = session.logits(once(&prompt.tokens[..]))?;
+        let one_step = session.logits(once(&prompt.tokens[..]))?;
         let mut worst = Chunks::Identical;
         for size in CHUNKS {
             let chunked = session.logits(prompt.tokens.chunks(size))?;
-            let by = difference("prompt_b in chunks", &chunked, &whole)?;
-            if !same_bits(&chunked, &whole) {
+            let by = difference("prompt_b in chunks", &chunked, &one_step)?;
+            if !same_bits(&chunked, &one_step) {
                 worst = worst.worse(Chunks::Differ { size, by, promised });
             }
         }
-        Ok((whole, worst))
+        Ok((one_step, worst))
     }
 
     /// Prefills the prompt, then decodes token by token.
@@ -187,9 +187,9 @@ impl Judge {
         prompt: &[u32],
         greedy: &Greedy,
     ) -> Result<f32, JudgeError> {
-        let fed = &greedy.ids[..greedy.ids.len() - 1];
-        let mut session = self.open_session(source, "greedy", prompt.len() + fed.len())?;
-        let logits = session.logits(once(prompt).chain(fed.chunks(1)))?;
+        let decoded = &greedy.ids[..greedy.ids.len() - 1];
+        let mut session = self.open_session(source, "greedy", prompt.len() + decoded.len())?;
+        let logits = session.logits(once(prompt).chain(decoded.chunks(1)))?;
         // The first id was chosen after the prompt's last token.
         let before = (prompt.len() - 1) * session.session.capabilities().vocab_size;
         difference(

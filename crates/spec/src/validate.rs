@@ -9,8 +9,8 @@ use crate::mixers::{
 use crate::model::{Branch, Dense, FeedForward, Inner, ModelSpec, Norm};
 use crate::rope::{Rope, RopeScaling};
 
-/// More than any model has. A larger number means a broken or hostile config, which is refused before
-/// anything is allocated.
+/// More than any model has. A larger number means a broken or hostile config, which is refused
+/// before anything is allocated.
 pub(crate) const MAX_LAYERS: usize = 4096;
 const MAX_DIM: usize = 1 << 24;
 pub(crate) const MAX_HEAD_DIM: usize = 4096;

@@ -503,8 +503,8 @@ fn member_matrix(
             Matrix::new(cols, rows, storage.clone(), of_member).columns(rows, in_order(0, rows))
         }
         Orientation::Columns => {
-            let whole = in_order(member * cols, cols);
-            Matrix::new(cols, total, storage.clone(), whole).columns(rows, map)
+            let all_rows = in_order(member * cols, cols);
+            Matrix::new(cols, total, storage.clone(), all_rows).columns(rows, map)
         }
     }
 }

@@ -80,7 +80,7 @@ impl Blob {
         #[cfg(unix)]
         if let Some(file) = self.file() {
             let (start, len) = (self.range.start, self.range.len());
-            // SAFETY: nobody writes to the map, so that its pages are the file's own, or the zeros
+            // SAFETY: no code writes to the map, so its pages have the file's bytes, or the zeros
             // that replace them, and the system reads them again on the next access.
             let advised = unsafe {
                 let advice = memmap2::UncheckedAdvice::DontNeed;

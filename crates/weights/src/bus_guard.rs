@@ -2,8 +2,8 @@
 //!
 //! Reading a page that its file no longer has, or that the disk cannot read, raises `SIGBUS`, which
 //! ends the process. This handler replaces the whole mapping with zeros and marks it as lost; the
-//! reader continues, and the code that uses the results checks [`Guarded::is_lost`]. Other faults go
-//! to the previous handler.
+//! reader continues, and the code that uses the results checks [`Guarded::is_lost`]. Other faults
+//! go to the previous handler.
 //!
 //! The handler may interrupt any code, so it takes no lock and does not allocate: it walks a list
 //! that only grows and whose entries are reused.
@@ -35,8 +35,8 @@ static FREE: Mutex<Vec<&'static Region>> = Mutex::new(Vec::new());
 static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
 
 impl Guarded {
-    /// Guards the mapping that starts with `bytes`, at a page boundary. It must stay mapped while the
-    /// result exists.
+    /// Guards the mapping that starts with `bytes`, at a page boundary. It must stay mapped while
+    /// the result exists.
     pub fn new(bytes: &[u8]) -> Self {
         static INSTALL: Once = Once::new();
         INSTALL.call_once(install);
@@ -122,7 +122,7 @@ fn install() {
     PREVIOUS.get_or_init(|| unsafe { previous.assume_init() });
     let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) = handle;
     // SAFETY: zeros are a valid action, and the fields that matter are set. The handler has the
-    // signature that `SA_SIGINFO` asks for.
+    // signature that `SA_SIGINFO` requires.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = handler as *const () as libc::sighandler_t;

@@ -69,10 +69,10 @@ impl MappedFile {
         require_regular_file(path)?;
         let file = File::open(path)?;
         let stamp = FileStamp::from(&file.metadata()?);
-        // SAFETY: the map is private and read-only, and only `&[u8]` is exposed. Another program that
-        // writes to the file changes those bytes: every byte pattern is valid, readers validate
-        // what they parse, and `check` reports the change. If a program truncates the file, the
-        // guard replaces the missing pages.
+        // SAFETY: the map is private and read-only, and only `&[u8]` is exposed. Another program
+        // that writes to the file changes those bytes: every byte pattern is valid, readers
+        // validate what they parse, and `check` reports the change. If a program truncates the
+        // file, the guard replaces the missing pages.
         let map = unsafe { Mmap::map(&file) }?;
         Ok(Self {
             #[cfg(unix)]

@@ -205,8 +205,8 @@ impl Matrix {
 
     /// The bytes of row `row`, or `None` past the last.
     pub fn encoded_row(&self, row: usize) -> Option<EncodedRow<'_>> {
-        let here = row < self.rows;
-        here.then(|| self.encoded(row, 1)).flatten()
+        let in_range = row < self.rows;
+        in_range.then(|| self.encoded(row, 1)).flatten()
     }
 
     /// Row `row` and the following rows that are contiguous in the file, as one row, and their

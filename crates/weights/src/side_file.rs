@@ -9,8 +9,8 @@ pub const MAX_CONFIG_BYTES: u64 = 16 << 20;
 /// The largest vocabulary or index of shards. Published ones have up to 40 MB.
 pub const MAX_VOCABULARY_BYTES: u64 = 256 << 20;
 
-/// Reads a file. Refuses files above `max` bytes, and anything that is not a regular file: reading a
-/// pipe or a device may never end.
+/// Reads a file. Refuses files above `max` bytes, and anything that is not a regular file: reading
+/// a pipe or a device may never end.
 pub fn read_side_file(path: &Path, max: u64) -> io::Result<Vec<u8>> {
     let metadata = require_regular_file(path)?;
     let too_large = || {

@@ -100,13 +100,13 @@ mod tests {
     #[test]
     fn options_are_read_in_any_order() {
         let options = parse("--rounds 3 m.gguf --threads 4 --json out.json --svg out.svg").unwrap();
-        let here = |name| Some(std::path::absolute(name).unwrap());
+        let absolute = |name| Some(std::path::absolute(name).unwrap());
         let expected = Options {
             model: "m.gguf".into(),
             threads: 4,
             rounds: 3,
-            json: here("out.json"),
-            svg: here("out.svg"),
+            json: absolute("out.json"),
+            svg: absolute("out.svg"),
             quick: false,
         };
         assert_eq!(options, expected);

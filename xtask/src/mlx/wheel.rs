@@ -266,11 +266,11 @@ mod tests {
 
     #[test]
     fn complete_wheel_replaces_incomplete_one() {
-        let (good, cache) = (unpacked(""), tempfile::tempdir().unwrap());
+        let (complete, cache) = (unpacked(""), tempfile::tempdir().unwrap());
         let target = cache.path().join("some-1.2");
         fs::create_dir(&target).unwrap();
         fs::write(target.join("half"), "").unwrap();
-        replace_folder(good.path(), &target).unwrap();
+        replace_folder(complete.path(), &target).unwrap();
         assert!(is_complete(&target) && !target.join("half").exists());
         assert_eq!(requirements(&target).unwrap(), ["other==2.*"]);
         assert!(replace_folder(unpacked("").path(), &target).is_ok() && is_complete(&target));

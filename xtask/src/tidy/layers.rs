@@ -11,8 +11,8 @@ use super::{Violation, line_of};
 const RULE: &str = "dependency-direction";
 
 /// The workspace crates that each crate may depend on, bottom to top. Test kits are not listed:
-/// they are development dependencies only. Backends are used by the library, the command line (which may
-/// use everything else) and the golden judge.
+/// they are development dependencies only. Backends are used by the library, the command line
+/// (which may use everything else) and the golden judge.
 const LAYERS: &[(&str, &[&str])] = &[
     ("spec", &[]),
     ("weights", &["spec"]),

@@ -1,8 +1,8 @@
 //! Divides attention into kernel calls and distributes them over threads.
 //!
 //! A unit is a set of queries that read the same pages. With many units, each thread computes whole
-//! units. With few units, as when one long sequence is decoded, threads compute pieces of a unit, and
-//! the results of the pieces are joined in order, as the kernel itself does for a whole unit.
+//! units. With few units, as when one long sequence is decoded, threads compute pieces of a unit,
+//! and the results of the pieces are joined in order, as the kernel itself does for a whole unit.
 
 use std::ops::Range;
 
@@ -213,8 +213,8 @@ impl<T: KvElement> Units<'_, T> {
         }
     }
 
-    /// Adds units in order while there is room for their results. Returns the first unit that was not
-    /// added.
+    /// Adds units in order while there is room for their results. Returns the first unit that was
+    /// not added.
     fn lay_out(&self, units: Range<usize>, room: &mut Pieces) -> usize {
         room.tasks.clear();
         let mut results = 0;

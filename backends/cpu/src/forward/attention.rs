@@ -46,7 +46,8 @@ impl<T: KvElement> Forward<'_, T> {
         }
     }
 
-    /// Applies biases, norms and RoPE to queries and keys, and writes keys and values to their pages.
+    /// Applies biases, norms and RoPE to queries and keys, and writes keys and values to their
+    /// pages.
     fn write_kv(&mut self, layer: usize, weights: &AttentionWeights) {
         let (kernels, plan) = (self.kernels, self.plan);
         let layout = self.layout.layer(layer);

@@ -1,5 +1,5 @@
-//! Experts: each position runs a few of many feed-forwards, grouped so that an expert's matrices are
-//! read once for all of its positions.
+//! Experts: each position runs a few of many feed-forwards, grouped so that an expert's matrices
+//! are read once for all of its positions.
 
 use loquat_cpu_kernels::{Kernels, KvElement};
 use loquat_spec::{ExpertGroups, GroupScore, Scores};
@@ -311,7 +311,7 @@ fn keep_groups(ranking: &mut [f32], groups: ExpertGroups) {
 /// The indices of the `count` largest values, largest first; ties go to the lower index. NaN counts
 /// as smallest, so that a broken row still has experts.
 fn best(values: &[f32], count: usize) -> Vec<usize> {
-    let mut places: Vec<usize> = (0..values.len()).collect();
+    let mut indices: Vec<usize> = (0..values.len()).collect();
     let key = |index: &usize| {
         let value = values[*index];
         if value.is_nan() {
@@ -320,9 +320,9 @@ fn best(values: &[f32], count: usize) -> Vec<usize> {
             value
         }
     };
-    places.sort_by(|a, b| key(b).total_cmp(&key(a)));
-    places.truncate(count);
-    places
+    indices.sort_by(|a, b| key(b).total_cmp(&key(a)));
+    indices.truncate(count);
+    indices
 }
 
 fn softmax(values: &mut [f32]) {

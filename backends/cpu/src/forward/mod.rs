@@ -72,8 +72,8 @@ impl<T> Plan<T> {
     }
 }
 
-/// Buffers that are reused between steps. Each mixer uses those it needs; a branch writes its output
-/// to `inner` for the output matrix, or to `branch` if it has none.
+/// Buffers that are reused between steps. Each mixer uses those it needs; a branch writes its
+/// output to `inner` for the output matrix, or to `branch` if it has none.
 #[derive(Default)]
 pub struct Scratch {
     /// The residual stream, `[token][hidden]`.

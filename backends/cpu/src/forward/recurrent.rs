@@ -390,8 +390,8 @@ fn each_head<T: KvElement>(
 }
 
 impl PlannedState {
-    /// Advances the part of the state at `at` through the row's tokens, calling `step` with it and each
-    /// token's index in the row.
+    /// Advances the part of the state at `at` through the row's tokens, calling `step` with it and
+    /// each token's index in the row.
     fn carry(&self, at: usize, len: usize, tokens: usize, mut step: impl FnMut(&mut [f32], usize)) {
         // SAFETY: the buffer after the row is the row's own, and no two tasks share a part.
         let part = unsafe { self.after.slice_mut(at, len) };

@@ -173,8 +173,8 @@ fn fifth_bits(codes: u64) -> u8 {
     (bits.wrapping_mul(SPREAD_TO_TOP) >> 56) as u8
 }
 
-/// In the file, 32 bytes hold 32 codes in the low nibbles and the next 32 in the high ones; in a tile,
-/// 16 bytes hold 16 and the next 16.
+/// In the file, 32 bytes hold 32 codes in the low nibbles and the next 32 in the high ones; in a
+/// tile, 16 bytes hold 16 and the next 16.
 fn repair_nibbles(bytes: &[u8], pairs: &mut [u8]) {
     let pairs = pairs.as_chunks_mut::<32>().0.iter_mut();
     for (pairs, bytes) in pairs.zip(bytes.as_chunks::<32>().0) {
@@ -214,8 +214,8 @@ fn read_nibble_pairs(bytes: &[u8], codes: &mut [u8]) {
     }
 }
 
-/// A superblock's two `f16`s, and the six-bit scales and minimums of its eight groups, which multiply
-/// them. Minimums are subtracted, so their `f16` is negated.
+/// A superblock's two `f16`s, and the six-bit scales and minimums of its eight groups, which
+/// multiply them. Minimums are subtracted, so their `f16` is negated.
 fn read_six_bit_scales(block: &[u8], scales: &mut RowScales, mins: &mut RowScales) {
     scales.elements.extend(&block[..2]);
     mins.elements.extend([block[2], block[3] ^ 0x80]);

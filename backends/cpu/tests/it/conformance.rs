@@ -68,10 +68,10 @@ fn every_kv_format_conforms() {
     }
 }
 
-/// The tolerance for rounded keys and values, as a share of the largest logit: a bf16 element has an
-/// error of up to 1/256 of its value, a q8 element of up to 1/254 of the largest in its head, and the
-/// tiny models have nearly uniform softmaxes, which preserve the error. Only families without experts:
-/// a router could choose another expert at a tie.
+/// The tolerance for rounded keys and values, as a share of the largest logit: a bf16 element has
+/// an error of up to 1/256 of its value, a q8 element of up to 1/254 of the largest in its head,
+/// and the tiny models have nearly uniform softmaxes, which preserve the error. Only families
+/// without experts: a router could choose another expert at a tie.
 #[test]
 fn kv_format_moves_logits_by_its_rounding() {
     for family in ["llama", "mistral", "qwen3", "gemma3_text", "olmo2", "phi3"] {

@@ -163,8 +163,8 @@ fn rope_divisors_are_used() {
     assert!(max_difference(&scaled, &without) > 1e-3);
 }
 
-/// Integer kernels round activations to eight bits in groups of 32. An independent simulation of this
-/// on the model has an error of 2.1 %.
+/// Integer kernels round activations to eight bits in groups of 32. An independent simulation of
+/// this on the model has an error of 2.1 %.
 const FAST_Q8_0_ERROR: f32 = 0.03;
 /// With float kernels only KV is rounded, to half precision.
 const FAST_F32_ERROR: f32 = 0.001;

@@ -98,8 +98,8 @@ impl DeltaRule {
             DeltaKernel::Chunked(_) => Type::F32,
         };
         let mut norm = loader.norm(R::DeltaNorm, &spec.norm)?;
-        // Queries are divided by the square root of their length, which scales the outputs. The norm
-        // cancels that scale except in its epsilon.
+        // Queries are divided by the square root of their length, which scales the outputs. The
+        // norm cancels that scale except in its epsilon.
         norm.eps *= spec.key_dim as f32;
         Ok(Self {
             spec: *spec,

@@ -88,7 +88,8 @@ impl Experts {
         self.down.apply(ops, &activated, choice)
     }
 
-    /// Like [`Self::outputs`], but computed in the experts' order; outputs are in the tokens' order.
+    /// Like [`Self::outputs`], but computed in the experts' order; outputs are in the tokens'
+    /// order.
     fn sorted_outputs(&self, ops: &Ops, input: &Array, chosen: &Array) -> Result<Array, MlxError> {
         let chosen = ops.reshape(chosen, &[-1])?;
         let order = ops.argsort(&chosen, 0)?;
@@ -118,7 +119,7 @@ fn weighted_sum(
     more: Option<&Array>,
 ) -> Result<Array, MlxError> {
     let (tokens, hidden) = (outputs.dim(0), outputs.dim(2));
-    // A product of matrices is one operation, and sums in float32 whatever the type.
+    // A matrix product is one operation and accumulates in float32 for every type.
     let sum = match more {
         Some(more) => {
             let more = ops.reshape(more, &[tokens, 1, hidden])?;

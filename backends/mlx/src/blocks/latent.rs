@@ -1,7 +1,7 @@
 //! Attention over one latent vector per token, all heads sharing it.
 //!
-//! In absorbed form: a head's key matrix is applied to its query and its value matrix to the attention
-//! output, so that only the latent and the RoPE key of a token are cached.
+//! In absorbed form: a head's key matrix is applied to its query and its value matrix to the
+//! attention output, so that only the latent and the RoPE key of a token are cached.
 
 #[cfg(test)]
 mod tests;

@@ -1,12 +1,12 @@
 //! The recurrent state of linear attention and state space models.
 //!
-//! A head's state `S`, values by keys, is updated with a token's decay `g`, key `k` and value `v` by
-//! `S = S g + u kᵀ`; the output for the query `q` is `S q`. The written value `u` is `v`, or by the
-//! delta rule `beta (v - S g k)`: the difference from what the state already returns for `k`.
+//! A head's state `S`, values by keys, is updated with a token's decay `g`, key `k` and value `v`
+//! by `S = S g + u kᵀ`; the output for the query `q` is `S q`. The written value `u` is `v`, or by
+//! the delta rule `beta (v - S g k)`: the difference from what the state already returns for `k`.
 //!
 //! A single token uses this form. Several tokens are processed in chunks: within a chunk, tokens
-//! interact through a matrix of decayed key products, so that the number of operations depends on the
-//! number of chunks instead of tokens; the state is passed from chunk to chunk.
+//! interact through a matrix of decayed key products, so that the number of operations depends on
+//! the number of chunks instead of tokens; the state is passed from chunk to chunk.
 
 use crate::array::{Array, Binary, Fused, Ops};
 use crate::error::MlxError;
@@ -23,8 +23,8 @@ const CHANNEL_CHUNK: usize = 16;
 /// Tokens whose chunks are prepared at once, which bounds the arrays of pairs.
 const SPAN: usize = 512;
 
-/// The inputs of some rows' tokens, float32 except for `beta`. Heads have two dimensions; if keys and
-/// queries have size 1 in one of them, heads along it share theirs.
+/// The inputs of some rows' tokens, float32 except for `beta`. Heads have two dimensions; if keys
+/// and queries have size 1 in one of them, heads along it share theirs.
 pub struct Tokens {
     /// [rows, tokens, outer, inner, key dim]
     pub queries: Array,
@@ -44,7 +44,8 @@ pub struct LinearState {
     causal: Array,
     /// [chunk, chunk]
     identity: Array,
-    /// -1 at the elements of each level of [`LinearState::solve`], otherwise 0; [levels, 1, 1, 1, 1, chunk, chunk].
+    /// For each level of [`LinearState::solve`], -1 at its elements and 0 elsewhere;
+    /// [levels, 1, 1, 1, 1, chunk, chunk].
     levels: Array,
 }
 
@@ -155,7 +156,8 @@ impl LinearState {
         })
     }
 
-    /// The decayed products of every token's key and query with the keys up to its own: [rows, chunks, outer, inner, to, from] each.
+    /// The decayed products of every token's key and query with the keys up to its own: [rows,
+    /// chunks, outer, inner, to, from] each.
     fn pairs(&self, ops: &Ops, [keys, queries]: [&Array; 2], since: &Array) -> Result<[Array; 2]> {
         let (chunk, channels) = (since.dim(4), since.dim(5));
         let causal = ops.slice(&self.causal, &[0, 0], &[chunk, chunk])?;
@@ -168,8 +170,8 @@ impl LinearState {
             let product = |to: &Array| ops.multiply(&ops.matmul(to, &from)?, &decay);
             return Ok([product(keys)?, product(queries)?]);
         }
-        // Channels decay separately, and the factors of each side alone could overflow, so the decay
-        // of each pair is computed before the sum over channels.
+        // Channels decay separately, and the factors of each side alone could overflow, so the
+        // decay of each pair is computed before the sum over channels.
         let causal = ops.reshape(&causal, &[chunk, chunk, 1])?;
         let to = insert(ops, since, 5)?;
         let (from, keys_from) = (insert(ops, since, 4)?, insert(ops, keys, 4)?);
@@ -182,8 +184,8 @@ impl LinearState {
     /// The inverse of the identity plus the strictly lower triangle of `key_products`.
     ///
     /// It is computed from the diagonal in levels: two inverted blocks and the square between them
-    /// form one of twice the side, `T - T key_products T`. Unlike a sum of powers, intermediate values
-    /// are never larger than the parts of the result.
+    /// form one of twice the side, `T - T key_products T`. Unlike a sum of powers, intermediate
+    /// values are never larger than the parts of the result.
     fn solve(&self, ops: &Ops, key_products: &Array) -> Result<Array> {
         let shape = key_products.shape();
         let chunk = key_products.dim(4);

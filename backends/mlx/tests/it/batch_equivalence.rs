@@ -169,7 +169,7 @@ impl BatchHarness {
         transcript.alone(self.family)
     }
 
-    /// Compares logits at the end, since some models repeat themselves whatever their state.
+    /// Compares logits at the end, because some models repeat themselves in every state.
     fn finish(mut self) {
         /// The tolerance for float32 sums in another order, as in the contract's tests.
         const SUMMATION: f32 = 1e-4;

@@ -113,15 +113,15 @@ fn copy_shim(folder: &Path, alter: fn(&mut Vec<u8>)) {
 fn erase_library_path(shim: &mut [u8]) {
     let known = Path::new(LIBRARY).parent().unwrap();
     let known = known.as_os_str().as_encoded_bytes();
-    let places: Vec<usize> = shim
+    let offsets: Vec<usize> = shim
         .windows(known.len())
         .enumerate()
         .filter(|(_, window)| *window == known)
         .map(|(index, _)| index)
         .collect();
-    assert!(!places.is_empty());
-    for place in places {
-        shim[place..place + known.len()].fill(b'x');
+    assert!(!offsets.is_empty());
+    for offset in offsets {
+        shim[offset..offset + known.len()].fill(b'x');
     }
 }
 

@@ -157,21 +157,21 @@ impl<'a> Automaton<'a> {
                 let parts = parts.iter().map(|part| self.fragment(*part));
                 parts.fold(Fragment::default(), either)
             }
-            Node::Repeat { what, least, most } => self.repeat(*what, *least, *most),
+            Node::Repeat { what, min, max } => self.repeat(*what, *min, *max),
         }
     }
 
-    fn repeat(&mut self, what: Id, least: u32, most: Option<u32>) -> Fragment {
-        let most = most.filter(|most| *most <= MAX_REPEAT);
-        let least = least.min(MAX_REPEAT);
+    fn repeat(&mut self, what: Id, min: u32, max: Option<u32>) -> Fragment {
+        let max = max.filter(|max| *max <= MAX_REPEAT);
+        let min = min.min(MAX_REPEAT);
         let mut all = empty();
-        for _ in 0..least {
+        for _ in 0..min {
             let next = self.fragment(what);
             all = self.then(all, next);
         }
-        match most {
-            Some(most) => {
-                for _ in least..most {
+        match max {
+            Some(max) => {
+                for _ in min..max {
                     let next = either(self.fragment(what), empty());
                     all = self.then(all, next);
                 }
@@ -227,8 +227,8 @@ impl<'a> Automaton<'a> {
         }
     }
 
-    /// The terminals that could continue where one ends, with a character that may also follow it: the
-    /// lexer would consume that character.
+    /// The terminals that could continue where one ends, with a character that may also follow it:
+    /// the lexer would consume that character.
     pub(super) fn conflicts(&self, follow: &HashMap<Id, Letters>) -> BTreeSet<Id> {
         let mut conflicts = BTreeSet::new();
         let start = self.terminals.values().flat_map(|fragment| &fragment.first);

@@ -191,7 +191,7 @@ impl<'a> Parser<'a> {
     }
 
     fn repeated(&mut self, what: Expression) -> Result<Expression> {
-        let (least, most) = match self.peek() {
+        let (min, max) = match self.peek() {
             Some('*') => (0, None),
             Some('+') => (1, None),
             Some('?') => (0, Some(1)),
@@ -201,24 +201,24 @@ impl<'a> Parser<'a> {
         self.advance(1);
         Ok(Expression::Repeat {
             what: Box::new(what),
-            least,
-            most,
+            min,
+            max,
         })
     }
 
     /// `{3}`, `{3,}` or `{3,5}` up to its closing brace.
     fn bounds(&mut self) -> Result<(u32, Option<u32>)> {
         let position = self.position;
-        let wrong = || position.error("a repetition is written `{3}`, `{3,}` or `{3,5}`");
-        let end = self.rest.find('}').ok_or_else(wrong)?;
+        let invalid = || position.error("a repetition is written `{3}`, `{3,}` or `{3,5}`");
+        let end = self.rest.find('}').ok_or_else(invalid)?;
         let inside = &self.rest[1..end];
-        let count = |text: &str| text.trim().parse::<u32>().map_err(|_| wrong());
+        let count = |text: &str| text.trim().parse::<u32>().map_err(|_| invalid());
         let bounds = match inside.split_once(',') {
             None => (count(inside)?, Some(count(inside)?)),
-            Some((least, most)) if most.trim().is_empty() => (count(least)?, None),
-            Some((least, most)) => (count(least)?, Some(count(most)?)),
+            Some((min, max)) if max.trim().is_empty() => (count(min)?, None),
+            Some((min, max)) => (count(min)?, Some(count(max)?)),
         };
-        if bounds.1.is_some_and(|most| most < bounds.0) {
+        if bounds.1.is_some_and(|max| max < bounds.0) {
             return Err(
                 position.error("the second number of a repetition must not be below the first")
             );
@@ -307,9 +307,9 @@ impl<'a> Parser<'a> {
     }
 
     fn code(&mut self, digits: usize, position: Position) -> Result<char> {
-        let wrong = || position.error(format!("expected {digits} hexadecimal digits"));
-        let text = self.rest.get(..digits).ok_or_else(wrong)?;
-        let code = u32::from_str_radix(text, 16).map_err(|_| wrong())?;
+        let invalid = || position.error(format!("expected {digits} hexadecimal digits"));
+        let text = self.rest.get(..digits).ok_or_else(invalid)?;
+        let code = u32::from_str_radix(text, 16).map_err(|_| invalid())?;
         self.advance(digits);
         char::from_u32(code)
             .ok_or_else(|| position.error(format!("{text} is not a character code")))

@@ -119,12 +119,12 @@ impl<'a> Lowering<'a> {
                 value.clone()
             }
             Role::Literals => self.literals(field)?,
-            Role::Schema => self.schema(value, &field.here())?,
+            Role::Schema => self.schema(value, &field.path())?,
             Role::Schemas => self.schemas(field)?,
             Role::AllOf => return self.all_of(field, out),
             Role::OneOf => return self.one_of(field, out),
             Role::Items if value.is_array() => return self.item_list(field, out),
-            Role::Items => self.schema(value, &field.here())?,
+            Role::Items => self.schema(value, &field.path())?,
             Role::Properties => self.properties(field)?,
             Role::Format => match field.value.as_str().and_then(dates::pattern) {
                 Some(pattern) => {
@@ -171,21 +171,21 @@ impl<'a> Lowering<'a> {
     fn schemas(&mut self, field: &Field<'a, '_>) -> Result<Value> {
         let list = field.value.as_array().filter(|list| !list.is_empty());
         let list = list.ok_or_else(|| field.bad("a list of at least one schema"))?;
-        let here = field.here();
+        let path = field.path();
         let lowered = list.iter().enumerate();
-        let lowered = lowered.map(|(index, schema)| self.schema(schema, &here.index(index)));
+        let lowered = lowered.map(|(index, schema)| self.schema(schema, &path.index(index)));
         lowered.collect()
     }
 
     fn properties(&mut self, field: &Field<'a, '_>) -> Result<Value> {
         let properties = field.value.as_object();
         let properties = properties.ok_or_else(|| field.bad("an object of schemas"))?;
-        let here = field.here();
+        let path = field.path();
         let lowered = properties.iter().map(|(name, schema)| {
             if field.keyword == "patternProperties" {
                 field.pattern(name)?;
             }
-            let lowered = self.schema(schema, &here.key(name))?;
+            let lowered = self.schema(schema, &path.key(name))?;
             Ok((name.clone(), lowered))
         });
         lowered.collect::<Result<Map<_, _>>>().map(Value::Object)
@@ -275,7 +275,7 @@ struct Field<'a, 'p> {
 }
 
 impl Field<'_, '_> {
-    fn here(&self) -> SchemaPath<'_> {
+    fn path(&self) -> SchemaPath<'_> {
         self.path.key(self.keyword)
     }
 

@@ -184,7 +184,7 @@ fn satisfies(value: &Value, schema: &Value) -> bool {
     let few = |items: &Vec<Value>| {
         schema["maxItems"]
             .as_u64()
-            .is_none_or(|most| items.len() as u64 <= most)
+            .is_none_or(|max| items.len() as u64 <= max)
     };
     let items = value.as_array().is_none_or(|items| {
         few(items) && items.iter().all(|item| satisfies(item, &schema["items"]))
@@ -354,12 +354,12 @@ fn check_texts(model: &Model, format: &CallFormat, schema: &Value, among: &[&str
     for reply in replies {
         let (_, calls) = parse(format, schema, &reply, true);
         let arguments: Value = serde_json::from_str(&calls[0].arguments).expect(&reply);
-        let good = match &arguments["text"] {
+        let is_valid = match &arguments["text"] {
             Value::String(text) => among.is_empty() || among.contains(&text.as_str()),
             Value::Null => true,
             _ => false,
         };
-        assert!(good, "{}: {arguments} of {reply}", format.name);
+        assert!(is_valid, "{}: {arguments} of {reply}", format.name);
     }
 }
 

@@ -68,8 +68,8 @@ use crate::naming::{GGUF, HUGGING_FACE, Naming};
 /// A family's row: how each kind of config becomes a spec, what its tensors are called there, and
 /// how other tools treat the family.
 pub struct Family {
-    /// `model_type`s in `config.json`, the text model's first. A config that wraps the text model's in
-    /// `text_config` may have the type of either.
+    /// `model_type`s in `config.json`, the text model's first. A config that wraps the text model's
+    /// in `text_config` may have the type of either.
     pub model_types: &'static [&'static str],
     pub(crate) from_config: fn(&Config) -> Result<ModelSpec, SpecError>,
     /// The tensor names of transformers.

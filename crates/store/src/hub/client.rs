@@ -433,17 +433,17 @@ fn linked_headers(headers: &HeaderMap) -> HeaderMap {
 
 /// The target of a redirect.
 fn redirected(from: &Uri, response: &HubResponse) -> Result<String, HubError> {
-    let wrong = |problem: &str| HubError::BadAnswer {
+    let bad_redirect = |problem: &str| HubError::BadAnswer {
         host: response.host.clone(),
         what: from.path().to_owned(),
         problem: problem.to_owned(),
     };
     let location = response
         .header(LOCATION.as_str())
-        .ok_or_else(|| wrong("a redirect has no location"))?;
+        .ok_or_else(|| bad_redirect("a redirect has no location"))?;
     let scheme = from.scheme_str().unwrap_or("https");
     if location.starts_with("http://") && scheme == "https" {
-        return Err(wrong("it redirects from https to http"));
+        return Err(bad_redirect("it redirects from https to http"));
     }
     if location.starts_with("http://") || location.starts_with("https://") {
         return Ok(location.to_owned());
@@ -455,7 +455,7 @@ fn redirected(from: &Uri, response: &HubResponse) -> Result<String, HubError> {
         let authority = from.authority().map_or("", |authority| authority.as_str());
         return Ok(format!("{scheme}://{authority}{location}"));
     }
-    Err(wrong(
+    Err(bad_redirect(
         "it redirects to an address that is neither absolute nor a path",
     ))
 }

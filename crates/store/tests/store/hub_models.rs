@@ -456,7 +456,7 @@ fn verify_lists_unchecked_files() {
 
 const ALWAYS: usize = 1000;
 
-fn gone() -> HubFault {
+fn missing() -> HubFault {
     HubFault::Status(404, Vec::new())
 }
 
@@ -478,7 +478,7 @@ fn failed_update_keeps_old_model() {
         ..FakeRepo::new("o/both", files)
     };
     fixture.hub = HubServer::start(vec![newer.clone()]).unwrap();
-    fixture.hub.inject_fault(Site::Large, ALWAYS, gone());
+    fixture.hub.inject_fault(Site::Large, ALWAYS, missing());
     assert!(fixture.store().pull(&query, &mut NoProgress).is_err());
     let weights = |store: Store| {
         let located = store.locate(&query, &mut NoProgress).unwrap();
@@ -514,7 +514,7 @@ fn missing_file_is_downloaded_at_next_use() {
 #[test]
 fn interrupted_pull_owns_its_files() {
     let fixture = StoreFixture::new();
-    fixture.hub.inject_fault(Site::Large, ALWAYS, gone());
+    fixture.hub.inject_fault(Site::Large, ALWAYS, missing());
     let store = fixture.store();
     let pulled = store.pull(&"o/sharded-mlx".into(), &mut NoProgress);
     assert!(pulled.is_err());

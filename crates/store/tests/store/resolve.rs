@@ -309,8 +309,8 @@ fn only_verified_files_are_listed() {
     assert_eq!(stored.len(), 1);
     assert_eq!((&stored[0].path, stored[0].bytes), (&path, 98_362_432));
     assert_eq!(stored[0].name, "smollm2:135m");
-    let here = store.locate_cached(&"smollm2".into()).unwrap().unwrap();
-    assert_eq!(here.path, path);
+    let cached = store.locate_cached(&"smollm2".into()).unwrap().unwrap();
+    assert_eq!(cached.path, path);
     assert_eq!(store.locate_cached(&"qwen3:4b".into()).unwrap(), None);
 
     sparse.set_len(bytes - 1).unwrap();

@@ -94,8 +94,8 @@ impl Model {
         let (script, position) = match self.opening.len() {
             0 => (&self.script, len.checked_sub(1)?),
             width => {
-                let places = history.tokens[..len].windows(width).enumerate();
-                let opened = places.filter(|(_, tokens)| *tokens == self.opening);
+                let positions = history.tokens[..len].windows(width).enumerate();
+                let opened = positions.filter(|(_, tokens)| *tokens == self.opening);
                 let (turn, (position, _)) = opened.enumerate().last()?;
                 (self.reply(turn), len - position - width)
             }

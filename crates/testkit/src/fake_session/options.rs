@@ -21,8 +21,8 @@ pub struct FakeOptions {
     /// When set, the fake is a recurrent model: sequences hold states besides their KV, and can be
     /// forked and truncated only at snapshots.
     pub snapshots: Option<SnapshotPolicy>,
-    /// The number of states of a recurrent model, over all sequences. A row needs one in addition to
-    /// its sequence's, so fewer than two per row run out.
+    /// The number of states of a recurrent model, over all sequences. A row needs one in addition
+    /// to its sequence's, so fewer than two per row run out.
     pub max_states: usize,
     /// Wall-clock time of each step.
     pub delay: Duration,

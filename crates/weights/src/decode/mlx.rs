@@ -82,7 +82,7 @@ fn check_bits(bits: u8) -> Result<(), DecodeFault> {
 
 /// Unpacks one row's codes, low bits first.
 ///
-/// MLX stores `u32` words, but whatever the width the codes form one
+/// MLX stores `u32` words, but for every width the codes form one
 /// little-endian stream of bits: 3-, 5- and 6-bit codes straddle bytes and words.
 pub fn unpack_codes(bits: u8, packed: &[u8], out: &mut [u8]) -> Result<(), DecodeFault> {
     check_bits(bits)?;

@@ -52,8 +52,8 @@ impl<'a> Cursor<'a> {
         self.array(field).map(u64::from_le_bytes)
     }
 
-    /// A count of items of at least `item_bytes` bytes each, refused if the rest of the file cannot hold
-    /// that many. An accepted count is safe to allocate for.
+    /// A count of items of at least `item_bytes` bytes each, refused if the rest of the file cannot
+    /// hold that many. An accepted count is safe to allocate for.
     pub(super) fn count(&mut self, item_bytes: usize, field: &str) -> Result<usize, GgufFault> {
         let offset = self.at;
         let count = self.u64(field)?;

@@ -47,21 +47,25 @@ fn all_mismatches_are_reported() {
     ] {
         folder.remove(name);
     }
-    let wrong = |layer, name: &str| format!("model.layers.{layer}.{name}.weight");
-    folder.add_zeros(&wrong(0, "self_attn.k_proj"), Dtype::BF16, &[64, 32]);
-    folder.add_zeros(&wrong(1, "input_layernorm"), Dtype::I32, &[64]);
-    folder.add_zeros(&wrong(1, "self_attn.o_proj"), Dtype::F64, &[64, 64]);
+    let mismatched = |layer, name: &str| format!("model.layers.{layer}.{name}.weight");
+    folder.add_zeros(&mismatched(0, "self_attn.k_proj"), Dtype::BF16, &[64, 32]);
+    folder.add_zeros(&mismatched(1, "input_layernorm"), Dtype::I32, &[64]);
+    folder.add_zeros(&mismatched(1, "self_attn.o_proj"), Dtype::F64, &[64, 64]);
     folder.add_zeros("model.layers.2.mlp.up_proj.weight", Dtype::BF16, &[128, 64]);
     folder.add_zeros("model.norm.bias", Dtype::BF16, &[64]);
 
     let error = folder.bind().unwrap_err();
     let expected = Mismatch {
-        missing: vec!["model.norm.weight".into(), wrong(0, "mlp.up_proj")],
-        surplus: vec![wrong(2, "mlp.up_proj"), "model.norm.bias".into()],
-        misshapen: vec![(wrong(0, "self_attn.k_proj"), vec![32, 64], vec![64, 32])],
+        missing: vec!["model.norm.weight".into(), mismatched(0, "mlp.up_proj")],
+        surplus: vec![mismatched(2, "mlp.up_proj"), "model.norm.bias".into()],
+        misshapen: vec![(
+            mismatched(0, "self_attn.k_proj"),
+            vec![32, 64],
+            vec![64, 32],
+        )],
         mistyped: vec![
-            (wrong(1, "input_layernorm"), Dtype::I32),
-            (wrong(1, "self_attn.o_proj"), Dtype::F64),
+            (mismatched(1, "input_layernorm"), Dtype::I32),
+            (mismatched(1, "self_attn.o_proj"), Dtype::F64),
         ],
     };
     let mut found = mismatch(&error).clone();
@@ -312,9 +316,9 @@ fn quantized_module_parts_are_checked() {
 #[test]
 fn unknown_quantization_names_the_field() {
     let over = |table: Value| {
-        let mut whole = four_bits();
-        whole["lm_head"] = table;
-        whole
+        let mut table = four_bits();
+        table["lm_head"] = table;
+        table
     };
     let table = [
         (

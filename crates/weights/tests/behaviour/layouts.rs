@@ -240,8 +240,13 @@ fn with_mxfp4_experts() -> (Synthetic, [Vec<f32>; 2]) {
             let name = format!("model.layers.{layer}.mlp.experts.{module}");
             hub.take(&name);
             let groups = [experts, rows, cols / 32];
-            let whole = [experts, rows, cols / 32, 16];
-            hub.add(&format!("{name}_blocks"), Dtype::U8, &whole, blocks.clone());
+            let block_dims = [experts, rows, cols / 32, 16];
+            hub.add(
+                &format!("{name}_blocks"),
+                Dtype::U8,
+                &block_dims,
+                blocks.clone(),
+            );
             hub.add(
                 &format!("{name}_scales"),
                 Dtype::U8,
@@ -278,10 +283,10 @@ fn wrong_mxfp4_blocks_are_reported() {
     let name = "model.layers.0.mlp.experts.down_proj";
     let (blocks, scales) = (format!("{name}_blocks"), format!("{name}_scales"));
     let (mut hub, _) = with_mxfp4_experts();
-    let whole = hub.take(&blocks);
+    let removed = hub.take(&blocks);
     // The same bytes, with one expert fewer and more rows each.
     let shape = [1, EXPERTS * HIDDEN / 2, 2, 16];
-    hub.add(&blocks, Dtype::U8, &shape, whole.data.to_vec());
+    hub.add(&blocks, Dtype::U8, &shape, removed.data.to_vec());
     let found = mismatch(hub.bind().unwrap_err());
     let expected = vec![EXPERTS, HIDDEN, 1, 16];
     assert_eq!(
@@ -290,8 +295,8 @@ fn wrong_mxfp4_blocks_are_reported() {
     );
 
     let (mut hub, _) = with_mxfp4_experts();
-    let whole = hub.take(&scales);
-    hub.add(&scales, Dtype::I8, &whole.shape, whole.data.to_vec());
+    let removed = hub.take(&scales);
+    hub.add(&scales, Dtype::I8, &removed.shape, removed.data.to_vec());
     let found = mismatch(hub.bind().unwrap_err());
     assert_eq!(found.mistyped, [(scales.clone(), Dtype::I8)]);
 

@@ -97,9 +97,9 @@ pub fn assert_close(name: &str, found: &[f32], expected: &[f32]) {
     assert_eq!(found.len(), expected.len(), "{name}");
     for (at, (found, expected)) in found.iter().zip(expected).enumerate() {
         // Sums of some ten products of about one, in another order.
-        let far = (found - expected).abs();
+        let difference = (found - expected).abs();
         assert!(
-            far < 3e-5,
+            difference < 3e-5,
             "{name}, value {at}: {found} instead of {expected}"
         );
     }

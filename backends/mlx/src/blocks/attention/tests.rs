@@ -148,8 +148,8 @@ impl Weights {
             KvSource::KeyIsValue => key.clone(),
             _ => biased(&self.value, &self.biases[2], token),
         };
-        place(spec, &self.query_norm, position, &mut query);
-        place(spec, &self.key_norm, position, &mut key);
+        norm_and_rotate(spec, &self.query_norm, position, &mut query);
+        norm_and_rotate(spec, &self.key_norm, position, &mut key);
         if let Some(temperature) = &spec.temperature {
             multiply(&mut query, repeat(temperature.factor(position)));
         }
@@ -207,7 +207,7 @@ impl Weights {
 }
 
 /// Norm and rope of a token's heads.
-fn place(spec: &Spec, weight: &[f32], position: usize, heads: &mut [f32]) {
+fn norm_and_rotate(spec: &Spec, weight: &[f32], position: usize, heads: &mut [f32]) {
     let norm_heads = |after: bool, heads: &mut [f32]| {
         let Some(qk) = spec.qk_norm.filter(|qk| qk.after_rope == after) else {
             return;

@@ -140,10 +140,10 @@ fn expected(rules: &Rules, learned: &Learned, logits: &[f32]) -> Vec<f32> {
 }
 
 fn best(values: &[f32], count: usize) -> Vec<usize> {
-    let mut places: Vec<usize> = (0..values.len()).collect();
-    places.sort_by(|a, b| values[*b].total_cmp(&values[*a]));
-    places.truncate(count);
-    places
+    let mut indices: Vec<usize> = (0..values.len()).collect();
+    indices.sort_by(|a, b| values[*b].total_cmp(&values[*a]));
+    indices.truncate(count);
+    indices
 }
 
 fn router(ops: &Ops, rules: &Rules, learned: &Learned) -> Router {
@@ -206,8 +206,8 @@ fn routers_follow_the_spec() {
     }
 }
 
-/// Families with different experts: a shared expert, biases, weighted inputs, no gates, routers that
-/// read the stream.
+/// Families with different experts: a shared expert, biases, weighted inputs, no gates, routers
+/// that read the stream.
 const FAMILIES: &[&str] = &[
     "qwen2_moe",
     "gpt_oss",

@@ -116,7 +116,7 @@ fn remove_frees_unshared_blobs() {
     symlink(format!("../../blobs/{config}"), other.join("config.json")).unwrap();
 
     let cached = hub.cached().unwrap();
-    let ours = cached
+    let snapshot = cached
         .iter()
         .find(|snapshot| snapshot.refs == ["main"])
         .unwrap();
@@ -147,8 +147,8 @@ fn sweep_spares_locked_downloads() {
     lock.lock().unwrap();
     let unlinked = blobs.join("c".repeat(64));
     fs::write(&unlinked, "whole").unwrap();
-    let sweep = |ours: bool| {
-        let removed = fixture.hub().sweep(&|_| ours).unwrap();
+    let sweep = |is_ours: bool| {
+        let removed = fixture.hub().sweep(&|_| is_ours).unwrap();
         let paths = removed.into_iter().map(|leftover| leftover.path);
         paths.collect::<Vec<_>>()
     };

@@ -77,7 +77,7 @@ fn full_disk_keeps_partial_download_for_resume() {
     assert!(process.wait().unwrap().success());
 }
 
-/// Written beside the small disk when the disk is full.
+/// A file next to the small disk, written when the disk is full.
 fn full_marker(disk: &Path) -> PathBuf {
     disk.with_extension("full")
 }
