@@ -219,7 +219,7 @@ def together(count, work):
 
 
 def is_idle(client):
-    """Whether every slot becomes free within ten seconds."""
+    """Whether every slot is free within a while."""
     for _ in range(200):
         if not any(slot["is_processing"] for slot in client.get("/slots").body):
             return True

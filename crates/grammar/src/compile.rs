@@ -152,10 +152,10 @@ pub(crate) fn on_large_stack<T: Send>(
         let thread = builder.spawn_scoped(scope, work);
         let thread = thread.map_err(|error| GrammarError::Refused {
             notation,
-            reason: format!("no thread to compile on: {error}"),
+            reason: format!("no thread to compile it on: {error}"),
         })?;
         thread.join().unwrap_or_else(|_| {
-            let reason = "compilation panicked".to_string();
+            let reason = "compiling it panicked".to_string();
             Err(GrammarError::Refused { notation, reason })
         })
     })

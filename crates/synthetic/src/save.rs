@@ -1,4 +1,4 @@
-//! Saves a model as files that other programs load.
+//! Saving a model as files that other programs load.
 
 use std::fs;
 use std::io;
@@ -28,7 +28,7 @@ impl Container {
 
 impl Synthetic {
     /// Writes the model to a new `.gguf` file or, if it was made for safetensors, into a new
-    /// folder. `path` appears only when all files are written.
+    /// folder. Nothing appears at `path` before everything is written.
     pub fn save(&self, path: &Path) -> Result<(), SyntheticError> {
         if path.exists() {
             return Err(SyntheticError::Exists {
@@ -40,27 +40,27 @@ impl Synthetic {
             source,
         };
         // In the same directory, so that a rename moves it into place.
-        let parent = path.parent().filter(|parent| *parent != Path::new(""));
-        let parent = parent.unwrap_or(Path::new("."));
-        let work = work_dir(parent).map_err(failed)?;
-        let output = work.path().join("model");
+        let beside = path.parent().filter(|parent| *parent != Path::new(""));
+        let beside = beside.unwrap_or(Path::new("."));
+        let work = work_dir(beside).map_err(failed)?;
+        let whole = work.path().join("model");
         match &self.description {
-            Description::Gguf(metadata) => save_gguf(&output, metadata, &self.tensors)?,
+            Description::Gguf(metadata) => save_gguf(&whole, metadata, &self.tensors)?,
             Description::Config(text) => {
-                fs::create_dir(&output).map_err(failed)?;
-                fs::write(output.join("config.json"), text).map_err(failed)?;
-                save_safetensors(&output.join("model.safetensors"), &self.tensors)?;
+                fs::create_dir(&whole).map_err(failed)?;
+                fs::write(whole.join("config.json"), text).map_err(failed)?;
+                save_safetensors(&whole.join("model.safetensors"), &self.tensors)?;
             }
         }
-        fs::rename(&output, path).map_err(failed)
+        fs::rename(&whole, path).map_err(failed)
     }
 }
 
 /// A folder that is removed when dropped.
-fn work_dir(parent: &Path) -> io::Result<tempfile::TempDir> {
+fn work_dir(beside: &Path) -> io::Result<tempfile::TempDir> {
     tempfile::Builder::new()
         .prefix(".loquat-synthetic-")
-        .tempdir_in(parent)
+        .tempdir_in(beside)
 }
 
 /// `config.json`, with MLX's `quantization` table for quantized models.

@@ -21,8 +21,8 @@ fn choices(count: usize, limit: u64, seed: u64) -> impl Iterator<Item = u64> {
     words.into_iter()
 }
 
-fn start(fixture: &HubFixture) -> Child {
-    fixture.child().stderr(Stdio::null()).spawn().unwrap()
+fn start(world: &HubFixture) -> Child {
+    world.child().stderr(Stdio::null()).spawn().unwrap()
 }
 
 /// Sends SIGKILL.
@@ -32,12 +32,12 @@ fn kill(mut child: Child) {
 }
 
 /// Bytes of the weights in the journal.
-fn recorded_bytes(fixture: &HubFixture) -> u64 {
-    let etag = fixture.file(WEIGHTS).etag();
-    let journal = fixture.root().join(format!("blobs/{etag}.loquat.journal"));
+fn recorded_bytes(world: &HubFixture) -> u64 {
+    let etag = world.file(WEIGHTS).etag();
+    let journal = world.root().join(format!("blobs/{etag}.loquat.journal"));
     let text = fs::read_to_string(journal).unwrap_or_default();
-    let complete = text.rsplit_once('\n').map_or("", |(lines, _)| lines);
-    let spans = complete.lines().skip(1).map(|line| {
+    let whole = text.rsplit_once('\n').map_or("", |(whole, _)| whole);
+    let spans = whole.lines().skip(1).map(|line| {
         let (start, end) = line.split_once(' ').unwrap();
         end.parse::<u64>().unwrap() - start.parse::<u64>().unwrap()
     });
@@ -46,56 +46,54 @@ fn recorded_bytes(fixture: &HubFixture) -> u64 {
 
 #[test]
 fn killed_pulls_keep_progress_and_complete() {
-    let fixture = HubFixture::new(8_000_000);
+    let world = HubFixture::new(8_000_000);
     let mut kept = 0;
     for bytes in choices(KILLS, 120_000, 3) {
-        let goal = fixture.server.sent() + 1 + bytes;
-        fixture.server.limit_sent(Some(goal));
-        let child = start(&fixture);
-        fixture.server.wait_sent(goal);
+        let goal = world.server.sent() + 1 + bytes;
+        world.server.limit_sent(Some(goal));
+        let child = start(&world);
+        world.server.wait_sent(goal);
         kill(child);
         // The killed process's connections end when they may send again.
-        fixture.server.limit_sent(None);
-        fixture.server.wait_idle();
-        fixture.assert_nothing_half_written();
-        let now = recorded_bytes(&fixture);
-        assert!(now >= kept, "{kept} bytes were recorded, now {now}");
+        world.server.limit_sent(None);
+        world.server.wait_idle();
+        world.assert_nothing_half_written();
+        let now = recorded_bytes(&world);
+        assert!(now >= kept, "{kept} bytes were here, and {now} are left");
         kept = now;
     }
     assert!(kept > 0);
-    let small = fixture.repo.files.iter().filter(|file| !file.large);
-    let absent = small.filter(|file| !fixture.blob(&file.path).exists());
+    let small = world.repo.files.iter().filter(|file| !file.large);
+    let absent = small.filter(|file| !world.blob(&file.path).exists());
     let absent: u64 = absent.map(|file| file.content.len() as u64).sum();
-    let before = fixture.server.sent();
-    fixture.pull().unwrap();
-    fixture.assert_complete();
-    assert_eq!(fixture.server.sent() - before, 8_000_000 - kept + absent);
+    let before = world.server.sent();
+    world.pull().unwrap();
+    world.assert_complete();
+    assert_eq!(world.server.sent() - before, 8_000_000 - kept + absent);
 }
 
 #[test]
 fn killed_pull_leaves_nothing_half_written() {
-    let fixture = HubFixture::new(1_000_000);
+    let world = HubFixture::new(1_000_000);
     let mut begun = 0;
     for (index, micros) in choices(40, 60_000, 5).enumerate() {
-        let before = fixture.server.sent();
-        let mut child = start(&fixture);
+        let before = world.server.sent();
+        let mut child = start(&world);
         // Every other one receives some bytes first.
-        while index % 2 == 0
-            && fixture.server.sent() == before
-            && child.try_wait().unwrap().is_none()
+        while index % 2 == 0 && world.server.sent() == before && child.try_wait().unwrap().is_none()
         {
             thread::sleep(Duration::from_micros(200));
         }
         thread::sleep(Duration::from_micros(micros));
         kill(child);
-        begun += usize::from(fixture.server.sent() > before);
-        fixture.assert_nothing_half_written();
+        begun += usize::from(world.server.sent() > before);
+        world.assert_nothing_half_written();
         // A complete pull leaves nothing to interrupt: start over.
-        if fixture.root().join("refs/main").exists() {
-            fs::remove_dir_all(fixture.root()).unwrap();
+        if world.root().join("refs/main").exists() {
+            fs::remove_dir_all(world.root()).unwrap();
         }
     }
-    fixture.pull().unwrap();
-    fixture.assert_complete();
+    world.pull().unwrap();
+    world.assert_complete();
     assert!(begun > 0, "no process received a byte before it was killed");
 }
