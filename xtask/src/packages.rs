@@ -27,11 +27,12 @@ impl Python {
         } = self;
         let environment = format!("{folder}/python");
         let python = root.join(&environment).join("bin/python");
-        let lock = InstalledList {
+        let installed_list = InstalledList {
             listed: root.join(requirements),
             installed: root.join(folder).join("installed.txt"),
         };
-        if lock.is_current()? && program(root, &python, &["--version"]).probe().is_some() {
+        if installed_list.is_current()? && program(root, &python, &["--version"]).probe().is_some()
+        {
             return Ok(python);
         }
         let base = require_python(root)?;
@@ -44,7 +45,7 @@ impl Python {
             .iter()
             .fold(pip, |pip, (key, value)| pip.env(key, value));
         pip.run()?;
-        lock.write()?;
+        installed_list.write()?;
         Ok(python)
     }
 }
@@ -52,18 +53,18 @@ impl Python {
 /// Installs the packages of a folder with a `package.json` and a lock file.
 pub fn install_npm(root: &Path, folder: &str) -> Result<(), Error> {
     let directory = root.join(folder);
-    let lock = InstalledList {
+    let installed_list = InstalledList {
         listed: directory.join("package-lock.json"),
         installed: directory.join("node_modules/installed.json"),
     };
-    if lock.is_current()? {
+    if installed_list.is_current()? {
         return Ok(());
     }
     require_node(root)?;
     println!("{folder}: installing");
     let quiet = ["--no-audit", "--no-fund", "--loglevel", "error"];
     program(&directory, "npm", &[&["ci"][..], &quiet].concat()).run()?;
-    lock.write()
+    installed_list.write()
 }
 
 /// A copy of the package list, written when its installation is complete.
@@ -98,19 +99,19 @@ mod tests {
     #[test]
     fn changed_package_list_is_not_current() {
         let root = tempfile::tempdir().unwrap();
-        let lock = InstalledList {
+        let installed_list = InstalledList {
             listed: root.path().join("listed"),
             installed: root.path().join("installed"),
         };
-        assert!(matches!(lock.is_current(), Err(Error::Io { .. })));
+        assert!(matches!(installed_list.is_current(), Err(Error::Io { .. })));
 
-        fs::write(&lock.listed, "some==1\n").unwrap();
-        assert!(!lock.is_current().unwrap());
+        fs::write(&installed_list.listed, "some==1\n").unwrap();
+        assert!(!installed_list.is_current().unwrap());
 
-        lock.write().unwrap();
-        assert!(lock.is_current().unwrap());
+        installed_list.write().unwrap();
+        assert!(installed_list.is_current().unwrap());
 
-        fs::write(&lock.listed, "some==2\n").unwrap();
-        assert!(!lock.is_current().unwrap());
+        fs::write(&installed_list.listed, "some==2\n").unwrap();
+        assert!(!installed_list.is_current().unwrap());
     }
 }
