@@ -315,9 +315,9 @@ fn quantized_module_parts_are_checked() {
 
 #[test]
 fn unknown_quantization_names_the_field() {
-    let over = |table: Value| {
+    let over = |module: Value| {
         let mut table = four_bits();
-        table["lm_head"] = table;
+        table["lm_head"] = module;
         table
     };
     let table = [

@@ -121,7 +121,7 @@ fn remove_frees_unshared_blobs() {
         .find(|snapshot| snapshot.refs == ["main"])
         .unwrap();
     let kept = fixture.file("config.json").content.len() as u64;
-    assert_eq!(hub.remove(ours).unwrap(), fixture.bytes() - kept);
+    assert_eq!(hub.remove(snapshot).unwrap(), fixture.bytes() - kept);
     assert!(other.join("config.json").exists());
     assert!(!fixture.snapshot().exists() && !fixture.blob(WEIGHTS).exists());
     assert!(fixture.entries("refs").is_empty());
