@@ -130,7 +130,7 @@ fn missing_model_files_are_named() {
         (
             &["a.gguf", "b.gguf", "config.json"],
             "",
-            &["several .gguf files; name one", "a.gguf, ", "b.gguf"],
+            &["several .gguf files; pass one", "a.gguf, ", "b.gguf"],
         ),
         (&[], "nothing", &["no such file or directory"]),
         (
