@@ -11,23 +11,23 @@ build:
 run *args:
     cargo run --release -- {{args}}
 
-# Everything CI runs; `just test --only tidy,test` for a part
+# Run all CI checks; `just test --only tidy,test` for some
 test *args:
     cargo xtask test {{args}}
 
-# Judge every golden checkpoint; `just goldens --only qwen3` for a part
+# Compare all golden checkpoints with their references; `just goldens --only qwen3` for some
 goldens *args:
     cargo xtask goldens {{args}}
 
-# Fetch MLX for builds with `--features mlx`: `just mlx cuda13`
+# Download MLX for builds with `--features mlx`: `just mlx cuda13`
 mlx *variant:
     cargo xtask mlx {{variant}}
 
-# Beside llama.cpp: `just compare <model.gguf>`
+# Compare with llama.cpp: `just compare <model.gguf>`
 compare *args:
     cargo xtask compare {{args}}
 
-# Check the repository's own rules
+# Check the repository's rules
 tidy:
     cargo xtask tidy
 
@@ -39,10 +39,10 @@ fmt:
 lint:
     cargo clippy --workspace --all-targets -- -D warnings
 
-# Measure: `just bench <model>`
+# Benchmark a model: `just bench <model>`
 bench *args:
     cargo run --release -- bench {{args}}
 
-# Each fuzz target for a bounded time
+# Run each fuzz target for a bounded time
 fuzz:
     cargo xtask test --only fuzz

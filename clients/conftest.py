@@ -1,4 +1,4 @@
-"""Fixtures of every test: a real server with a real model, and a check that it is idle afterwards."""
+"""Fixtures: a real server with a real model, and a check that it is idle after each test."""
 
 import contextlib
 
@@ -28,7 +28,7 @@ def scripted(tmp_path_factory):
 
 
 @pytest.fixture(autouse=True)
-def at_rest(request):
+def idle_after_test(request):
     """After each test the server must be idle."""
     yield
     if "server" in request.fixturenames:

@@ -1,13 +1,13 @@
-"""Keeps schemathesis' requests fast: most of them name a served model and request few tokens, so that
-they pass the first checks."""
+"""Makes most requests of schemathesis name a served model, so that they pass the first checks, and
+limits the number of tokens, so that they are fast."""
 
 import os
 
 import schemathesis
 
 MODEL = os.environ["LOQUAT_MODEL"]
-# Fields that determine a request's cost, and the largest value of each.
-WORK = {"max_tokens": 8, "max_completion_tokens": 8, "max_output_tokens": 8, "n": 2, "best_of": 2}
+# Fields that determine a request's cost, and the maximum value of each.
+MAX_VALUES = {"max_tokens": 8, "max_completion_tokens": 8, "max_output_tokens": 8, "n": 2, "best_of": 2}
 
 
 @schemathesis.hook
@@ -16,7 +16,7 @@ def map_body(context, body):
         return body
     if isinstance(body.get("model"), str) and len(body["model"]) % 8:
         body["model"] = MODEL
-    for field, most in WORK.items():
+    for field, max_value in MAX_VALUES.items():
         if isinstance(body.get(field), int) and not isinstance(body[field], bool):
-            body[field] = min(body[field], most)
+            body[field] = min(body[field], max_value)
     return body

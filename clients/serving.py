@@ -25,7 +25,7 @@ def binary():
 
 
 def example(name):
-    """The path of an example program: beside LOQUAT_BINARY, or built now."""
+    """The path of an example program: next to LOQUAT_BINARY, or built now."""
     if named := os.environ.get("LOQUAT_BINARY"):
         return str(Path(named).parent / "examples" / name)
     return build("--example", name)
@@ -46,7 +46,7 @@ def build(kind, name):
 
 
 class Server:
-    """One process, from its first line to its exit status."""
+    """A server process. Fails if its exit status is not 0."""
 
     def __init__(self, *args, config=None, model=MODEL):
         self.model = model
@@ -57,8 +57,8 @@ class Server:
             self.args.append(model)
 
     def __enter__(self):
-        quietly = {**os.environ, "LOQUAT_LOG": "warn"}
-        self.process = subprocess.Popen(self.args, stderr=subprocess.PIPE, text=True, env=quietly)
+        env = {**os.environ, "LOQUAT_LOG": "warn"}
+        self.process = subprocess.Popen(self.args, stderr=subprocess.PIPE, text=True, env=env)
         self.url = self._address()
         self._wait_until_ready()
         return self
@@ -70,16 +70,16 @@ class Server:
         except subprocess.TimeoutExpired:
             self.process.kill()
             raise
-        assert status == 0, f"the server ended with {status}"
+        assert status == 0, f"the server exited with status {status}"
 
     def _address(self):
-        """Reads the address from the line that announces it; the rest of stderr is passed on."""
+        """Reads the address from stderr; the rest of stderr is copied to stdout."""
         for line in self.process.stderr:
             print(line, end="", flush=True)
             if found := re.search(r"https?://[0-9.:]+", line):
-                pass_on(self.process.stderr)
+                copy_output(self.process.stderr)
                 return found[0]
-        raise RuntimeError(f"the server ended with {self.process.wait()} before it listened")
+        raise RuntimeError(f"the server exited with status {self.process.wait()} before it listened")
 
     def _wait_until_ready(self):
         deadline = time.monotonic() + START_SECONDS
@@ -116,7 +116,7 @@ class Server:
             time.sleep(0.02)
 
     def wait_until_idle(self):
-        """Fails if a request still runs or waits: the test left it behind."""
+        """Fails if a request of the test still runs or waits."""
         deadline = time.monotonic() + IDLE_SECONDS
         while True:
             busy = [model for model in self.get("/stats")["models"] if is_busy(model)]
@@ -127,7 +127,7 @@ class Server:
 
 
 class ScriptedServer(Server):
-    """Serves one model that calls tools and gives the turns of a conversation these replies."""
+    """Serves one model that calls tools and gives these replies, one per turn."""
 
     def __init__(self, folder, replies, model="scripted", context=32_768):
         script = {"vocabulary": vocabulary(), "context": context, "replies": replies}
@@ -149,7 +149,7 @@ class ScriptedServer(Server):
         self.args = [example("scripted"), str(config)]
 
     def totals(self):
-        """How many requests ended how."""
+        """The number of requests by how they ended."""
         (model,) = self.get("/stats")["models"]
         return model["totals"]
 
@@ -163,7 +163,7 @@ def vocabulary():
 
 
 def tool_call(name, /, **arguments):
-    """What a scripted model says to call a tool."""
+    """The reply of a scripted model that calls a tool."""
     call = json.dumps({"name": name, "arguments": arguments})
     return f"<tool_call>\n{call}\n</tool_call>"
 
@@ -172,7 +172,7 @@ def is_busy(model):
     return model["running"] or model["waiting"] or model["kv_reserved_tokens"]
 
 
-def pass_on(stream):
+def copy_output(stream):
     """Copies the stream, so that the process never blocks on a full pipe."""
     import threading
 

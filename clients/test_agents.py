@@ -1,4 +1,4 @@
-"""Claude Code and Codex with their default settings: each reads a file with a tool of its own."""
+"""Claude Code and Codex with their default settings: each reads a file with its own tool."""
 
 import json
 import os
@@ -28,11 +28,11 @@ def run(program, *args, folder, **variables):
     """The events that the program prints, one JSON object per line."""
     home = folder.parent / "home"
     home.mkdir(exist_ok=True)
-    kept = {name: os.environ[name] for name in ["PATH", "LANG", "TMPDIR"] if name in os.environ}
+    inherited = {name: os.environ[name] for name in ["PATH", "LANG", "TMPDIR"] if name in os.environ}
     done = subprocess.run(
         [PROGRAMS / program, *args],
         cwd=folder,
-        env={**kept, **variables, "HOME": str(home)},
+        env={**inherited, **variables, "HOME": str(home)},
         stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
@@ -64,7 +64,7 @@ def test_claude_code(scripted, folder):
     assert NOTE in results[0]
     assert events[-1]["subtype"] == "success"
     assert events[-1]["result"] == ANSWER
-    # The two turns, and a title for the session.
+    # Two turns and the session title.
     assert server.totals()["finished"] >= 3
     assert server.totals()["refused"] == 0
 

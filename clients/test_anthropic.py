@@ -4,7 +4,7 @@ import anthropic
 import pytest
 from questions import JOKE, LONG
 
-# The package no longer has a parameter for it; the API has.
+# The package has no parameter for it, but the API does.
 GREEDY = {"temperature": 0}
 WEATHER = {
     "name": "get_weather",

@@ -65,7 +65,7 @@ def test_langchain_tools(chat):
 
 
 def test_langchain_embeddings(server):
-    # Without langchain's own tokenizer, which it would download.
+    # Without langchain's tokenizer, which would be downloaded.
     embeddings = OpenAIEmbeddings(
         model=server.model, base_url=f"{server.url}/v1", api_key="none",
         check_embedding_ctx_length=False,

@@ -1,4 +1,4 @@
-"""API keys, sent in each client's header."""
+"""API keys in the header that each client uses."""
 
 import hashlib
 

@@ -1,4 +1,4 @@
-"""lm-eval through `/v1/completions`: the perplexity that transformers' log-probabilities imply."""
+"""lm-eval through `/v1/completions`: its perplexity must match transformers' log-probabilities."""
 
 import json
 import math
@@ -13,7 +13,7 @@ TASKS = ROOT / "clients/lm_eval_tasks"
 # tokens, and errors have either sign.
 TOLERANCE = 2e-3
 
-# It downloads neither a tokenizer nor the task's data.
+# Prevents downloads of a tokenizer or of task data.
 os.environ |= {"HF_HUB_OFFLINE": "1", "HF_DATASETS_OFFLINE": "1"}
 
 
@@ -26,7 +26,7 @@ def exact():
 
 def write_texts(path, server):
     """Writes one document per text: its first tokens as context, the rest to be scored. Returns the
-    reference's log-probabilities of each rest, token by token."""
+    reference log-probabilities of the scored tokens of each."""
     cases = json.loads(GOLDENS.read_text(encoding="utf-8"))["cases"]
     expected = []
     with path.open("w", encoding="utf-8") as file:

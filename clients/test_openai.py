@@ -1,4 +1,4 @@
-"""The openai package: chat, completions, embeddings, models, errors, disconnecting, many at once."""
+"""The openai package: chat, completions, embeddings, models, errors, disconnecting, concurrency."""
 
 import asyncio
 import base64
@@ -117,7 +117,7 @@ def test_structured_output(client, server):
 def test_json_mode(ask):
     reply = ask(response_format={"type": "json_object"}, max_tokens=400).choices[0]
     assert reply.message.content.startswith("{")
-    # The small model may not finish; what it wrote so far is the beginning of an object.
+    # The small model may not finish; its output must still start an object.
     if reply.finish_reason == "length":
         with pytest.raises(json.JSONDecodeError) as cut:
             json.loads(reply.message.content)
@@ -238,7 +238,7 @@ def test_models(client, server):
 
 
 def test_differences_are_named(client, server):
-    """One model serves unknown names; what has no effect is named in headers."""
+    """One model serves unknown names; headers name fields without effect."""
     completions = client.chat.completions.with_raw_response
     reply = completions.create(
         model="gpt-9", messages=JOKE, max_tokens=10_000_000, stop=" ", extra_body={"mood": "good"}
@@ -298,7 +298,7 @@ def test_client_timeout_cancels_request(ask, server):
     pytest.fail("no request was cancelled")
 
 
-def test_thirty_two_at_once(server):
+def test_32_concurrent_requests(server):
     async def all_of_them():
         client = openai.AsyncOpenAI(base_url=f"{server.url}/v1", api_key="none", max_retries=0)
 

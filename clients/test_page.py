@@ -7,6 +7,6 @@ from pathlib import Path
 FOLDER = Path(__file__).resolve().parent / "page"
 
 
-def test_the_page(server):
+def test_page(server):
     environment = {**os.environ, "LOQUAT_URL": server.url, "LOQUAT_MODEL": server.model}
     subprocess.run(["node", "--test"], cwd=FOLDER, env=environment, check=True)

@@ -1,5 +1,5 @@
-"""schemathesis on our OpenAPI description: neither valid nor invalid requests make the server fail or
-answer in an undocumented way."""
+"""schemathesis with the OpenAPI description: valid and invalid requests get only documented responses,
+and no server errors."""
 
 import os
 import subprocess
@@ -10,7 +10,7 @@ import pytest
 import schemathesis
 from serving import MODEL, Server
 
-HERE = Path(__file__).resolve().parent
+FOLDER = Path(__file__).resolve().parent
 # Each example is a real request to a real model.
 EXAMPLES = "12"
 CHECKS = [
@@ -34,7 +34,7 @@ max_tokens = 16
 
 
 @pytest.fixture
-def terse(tmp_path):
+def short_replies(tmp_path):
     config = tmp_path / "loquat.toml"
     config.write_text(CONFIG, encoding="utf-8")
     with Server(config=config, model="smol") as running:
@@ -42,17 +42,17 @@ def terse(tmp_path):
         running.wait_until_idle()
 
 
-def test_api_matches_description(terse):
+def test_api_matches_description(short_replies):
     program = Path(sys.executable).with_name("schemathesis")
-    command = [program, "run", f"{terse.url}/openapi.json", "--checks", ",".join(CHECKS)]
+    command = [program, "run", f"{short_replies.url}/openapi.json", "--checks", ",".join(CHECKS)]
     command += ["--max-examples", EXAMPLES, "--suppress-health-check", "all", "--no-color"]
     environment = {
         **os.environ,
-        "LOQUAT_MODEL": terse.model,
-        "PYTHONPATH": str(HERE),
+        "LOQUAT_MODEL": short_replies.model,
+        "PYTHONPATH": str(FOLDER),
         "SCHEMATHESIS_HOOKS": "hooks",
     }
-    subprocess.run(command, cwd=HERE, env=environment, check=True)
+    subprocess.run(command, cwd=FOLDER, env=environment, check=True)
 
 
 QUESTION = {"role": "user", "content": "Say hello."}
@@ -69,9 +69,9 @@ STREAMS = {
 REFUSED_STREAMS = {"/infill"}
 
 
-def test_streams_match_description(terse):
-    """Generated requests seldom stream, so this tests each path that can."""
-    schema = schemathesis.openapi.from_url(f"{terse.url}/openapi.json")
+def test_streams_match_description(short_replies):
+    """Tests streaming on each path that supports it, because generated requests rarely stream."""
+    schema = schemathesis.openapi.from_url(f"{short_replies.url}/openapi.json")
     described = {
         path
         for path, operations in schema.raw_schema["paths"].items()
@@ -83,7 +83,7 @@ def test_streams_match_description(terse):
     assert STREAMS.keys() | REFUSED_STREAMS == described
     for path, body in STREAMS.items():
         case = schema[path]["POST"].Case(
-            body={"model": terse.model, "stream": True, **body}, media_type="application/json"
+            body={"model": short_replies.model, "stream": True, **body}, media_type="application/json"
         )
         response = case.call_and_validate()
         assert response.status_code == 200, (path, response.content)

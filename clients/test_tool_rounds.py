@@ -1,4 +1,4 @@
-"""Programs that run a tool round by themselves: pydantic-ai, openai-agents and llm."""
+"""Programs that execute tool calls themselves: pydantic-ai, openai-agents and llm."""
 
 import os
 import subprocess
@@ -17,20 +17,20 @@ ANSWER = "It rains."
 
 
 @pytest.fixture
-def weatherman(scripted):
+def weather_server(scripted):
     """Calls `get_weather`, then answers."""
     return scripted(tool_call("get_weather", city="Paris"), ANSWER)
 
 
 def get_weather(city: str) -> str:
-    """Tells the weather of a city."""
+    """Returns the weather of a city."""
     return f"rain in {city}"
 
 
 @pytest.mark.parametrize("api", [OpenAIChatModel, OpenAIResponsesModel])
-def test_pydantic_ai(weatherman, api):
-    provider = OpenAIProvider(base_url=f"{weatherman.url}/v1", api_key="none")
-    agent = Agent(api(weatherman.model, provider=provider), tools=[get_weather])
+def test_pydantic_ai(weather_server, api):
+    provider = OpenAIProvider(base_url=f"{weather_server.url}/v1", api_key="none")
+    agent = Agent(api(weather_server.model, provider=provider), tools=[get_weather])
     result = agent.run_sync(QUESTION)
     parts = [part for message in result.all_messages() for part in message.parts]
     assert [part.content for part in parts if part.part_kind == "tool-return"] == ["rain in Paris"]
@@ -40,13 +40,13 @@ def test_pydantic_ai(weatherman, api):
 @pytest.mark.parametrize(
     "api", [agents.OpenAIChatCompletionsModel, agents.OpenAIResponsesModel]
 )
-def test_openai_agents(weatherman, api):
+def test_openai_agents(weather_server, api):
     agents.set_tracing_disabled(True)
-    client = openai.AsyncOpenAI(base_url=f"{weatherman.url}/v1", api_key="none", max_retries=0)
+    client = openai.AsyncOpenAI(base_url=f"{weather_server.url}/v1", api_key="none", max_retries=0)
     agent = agents.Agent(
-        name="weatherman",
+        name="weather_server",
         instructions="Tell the weather.",
-        model=api(model=weatherman.model, openai_client=client),
+        model=api(model=weather_server.model, openai_client=client),
         tools=[agents.function_tool(get_weather)],
     )
     result = agents.Runner.run_sync(agent, QUESTION)
@@ -63,13 +63,13 @@ LLM_MODELS = """
 """
 LLM_FUNCTIONS = '''
 def get_weather(city: str) -> str:
-    """Tells the weather of a city."""
+    """Returns the weather of a city."""
     return f"rain in {city}"
 '''
 
 
-def test_llm(weatherman, tmp_path):
-    models = LLM_MODELS.format(model=weatherman.model, url=weatherman.url)
+def test_llm(weather_server, tmp_path):
+    models = LLM_MODELS.format(model=weather_server.model, url=weather_server.url)
     (tmp_path / "extra-openai-models.yaml").write_text(models, encoding="utf-8")
     command = [sys.executable, "-m", "llm", "--model", "loquat", "--key", "none", QUESTION]
     command += ["--functions", LLM_FUNCTIONS, "--tools-debug"]

@@ -1,4 +1,4 @@
-"""Conversations in the chat-completions shape, used by every judge.
+"""Conversations in the chat-completions format, used by several judges.
 
 Call ids have nine letters and digits, as Mistral's formats require; arguments are objects, as chat
 templates expect them.

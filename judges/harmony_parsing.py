@@ -1,4 +1,4 @@
-"""Parsing of gpt-oss's replies, compared with `openai-harmony` token by token.
+"""Compares the parsing of gpt-oss replies with `openai-harmony`, token by token.
 
 Needs TIKTOKEN_ENCODINGS_BASE, the folder that vocabulary.py fills.
 """
@@ -21,7 +21,7 @@ COMPLETIONS = [
     "<|channel|>analysis<|message|>one<|end|><|start|>assistant"
     "<|channel|>analysis<|message|>two<|end|><|start|>assistant"
     "<|channel|>final<|message|>three<|return|>",
-    # The recipient after the channel, and in the role's place.
+    # The recipient after the channel, and after the role.
     "<|channel|>analysis<|message|>Hm.<|end|><|start|>assistant"
     "<|channel|>commentary to=functions.get_weather <|constrain|>json<|message|>"
     '{"city": "S\u00e3o \\"P\\"", "days": [1, {"a": null}]}<|call|>',
@@ -56,22 +56,22 @@ COMPLETIONS = [
 
 
 def judge(verdict, encoding):
-    """Cuts every completion after every token. If the reply ends there, Loquat must have parsed the
-    same as harmony; if it goes on, it must have emitted the same but for the last token."""
-    cuts = [cut for completion in COMPLETIONS for cut in cuts_of(encoding, completion)]
+    """Cuts every completion after every token. If the reply ends there, Loquat must parse the same as
+    harmony; if it continues, Loquat must have emitted the same except for the last token."""
+    all_cuts = [cut for completion in COMPLETIONS for cut in cuts(encoding, completion)]
     formats = {"reasoning": "harmony", "calls": "harmony"}
-    ended = loquat.parse([formats | {"chunks": chunks} for chunks, _ in cuts])
-    ongoing = loquat.parse([formats | {"chunks": chunks, "cut": True} for chunks, _ in cuts])
-    for (chunks, theirs), whole, so_far in zip(cuts, ended, ongoing):
-        said = "".join(chunks)
-        verdict.expect("replies that end there", said, whole, theirs)
-        near = theirs if keeps_up(so_far, theirs, len(chunks[-1])) else so_far
-        verdict.expect("replies that go on", said, near, theirs)
+    ended = loquat.parse([formats | {"chunks": chunks} for chunks, _ in all_cuts])
+    ongoing = loquat.parse([formats | {"chunks": chunks, "cut": True} for chunks, _ in all_cuts])
+    for (chunks, expected), final, partial in zip(all_cuts, ended, ongoing):
+        text = "".join(chunks)
+        verdict.expect("complete replies", text, final, expected)
+        found = expected if keeps_up(partial, expected, len(chunks[-1])) else partial
+        verdict.expect("partial replies", text, found, expected)
 
 
-def cuts_of(encoding, completion):
-    """The texts of each number of first tokens, and what harmony parses in them. Cuts inside a header
-    or in a call without arguments are left out."""
+def cuts(encoding, completion):
+    """The first chunks of the completion, for every length, and what harmony parses from them. Skips
+    cuts inside a header or in a call without arguments."""
     tokens = encoding.encode(completion, allowed_special="all")
     chunks = loquat.chunks(bytes(encoding._inner.decode_bytes([token])) for token in tokens)
     parser = StreamableParser(encoding, Role.ASSISTANT)
@@ -79,32 +79,32 @@ def cuts_of(encoding, completion):
         parser.process(token)
         empty_call = parser.current_recipient and not parser.current_content
         if parser.state != StreamState.HEADER and not empty_call:
-            yield chunks[:length], reading(parser)
+            yield chunks[:length], parsed_reply(parser)
 
 
-def keeps_up(ours, theirs, behind):
-    """Whether ours is a prefix of theirs that lacks at most `behind` characters."""
+def keeps_up(found, expected, max_behind):
+    """Whether `found` is a prefix of `expected` that lacks at most `max_behind` characters."""
 
-    def texts(whole):
-        return [whole["reasoning"], whole["text"], *(part for call in whole["calls"] for part in call)]
+    def texts(reply):
+        return [reply["reasoning"], reply["text"], *(part for call in reply["calls"] for part in call)]
 
-    ours, theirs = texts(ours), texts(theirs)
-    begins = len(ours) == len(theirs) and all(map(str.startswith, theirs, ours))
-    return begins and sum(map(len, theirs)) - sum(map(len, ours)) <= behind
+    found, expected = texts(found), texts(expected)
+    is_prefix = len(found) == len(expected) and all(map(str.startswith, expected, found))
+    return is_prefix and sum(map(len, expected)) - sum(map(len, found)) <= max_behind
 
 
-def reading(parser):
-    """What a harmony parser has parsed so far, in the form of `loquat.reading`."""
-    whole = {"reasoning": "", "text": "", "calls": []}
+def parsed_reply(parser):
+    """What the harmony parser has parsed so far, in the form of `loquat.join_pieces`."""
+    reply = {"reasoning": "", "text": "", "calls": []}
     messages = [(m.channel, m.recipient, m.content[0].text) for m in parser.messages]
     if parser.state == StreamState.CONTENT:
         messages.append((parser.current_channel, parser.current_recipient, parser.current_content))
     for channel, recipient, text in messages:
         if recipient:
-            whole["calls"].append([recipient.removeprefix("functions."), text])
+            reply["calls"].append([recipient.removeprefix("functions."), text])
         else:
-            whole["reasoning" if channel == "analysis" else "text"] += text
-    return whole
+            reply["reasoning" if channel == "analysis" else "text"] += text
+    return reply
 
 
 def main():

@@ -1,4 +1,4 @@
-"""Rendering of gpt-oss's conversations, compared with `openai-harmony`.
+"""Compares the rendering of gpt-oss conversations with `openai-harmony`.
 
 Needs TIKTOKEN_ENCODINGS_BASE, the folder that vocabulary.py fills.
 """
@@ -21,7 +21,7 @@ import loquat
 from conversations import CONVERSATIONS, WITHOUT_TOOLS, user
 
 TEMPLATE = "llama.cpp:openai-gpt-oss-120b.jinja"
-# Loquat's own, for checkpoints without a template; it does not support tools.
+# Loquat's built-in template, for checkpoints without one; it does not support tools.
 BUILTIN = "gpt-oss"
 TODAY, NOW = "2026-01-02", 1767323045
 
@@ -44,17 +44,17 @@ TYPED = {
 }
 WITH_TYPES = CONVERSATIONS | {"parameters of all kinds": ([user()], [TYPED])}
 
-# Conversations that the template renders differently than harmony, beyond what `Conversion` evens
-# out: it keeps only the first of several calls. (It also indents nested objects, and writes defaults
-# and `oneOf`, differently; none of the conversations has them.)
+# Conversations that the template renders differently than harmony, apart from what `Conversion`
+# adapts: it keeps only the first of several calls. (It also differs in indentation of nested objects,
+# defaults and `oneOf`; none of the conversations has them.)
 DIFFER = {"two calls"}
 
 
 class Conversion:
-    """A conversation in harmony's types, as the template writes it if harmony leaves a choice."""
+    """A conversation in harmony's types, following the template where harmony allows several forms."""
 
     def __init__(self, messages, tools):
-        self.messages = [self.message(Role.SYSTEM, self.about())]
+        self.messages = [self.message(Role.SYSTEM, self.system_content())]
         instructions = ""
         if messages[0]["role"] == "system":
             instructions, messages = messages[0]["content"], messages[1:]
@@ -69,7 +69,7 @@ class Conversion:
         return message.with_channel(channel) if channel else message
 
     @staticmethod
-    def about():
+    def system_content():
         return SystemContent.new().with_conversation_start_date(TODAY)
 
     @staticmethod
@@ -79,7 +79,7 @@ class Conversion:
             # The template ends them with an empty line whether or not tools follow.
             content = content.with_instructions(instructions + ("" if tools else "\n\n"))
         functions = [tool["function"] for tool in tools or []]
-        described = [
+        descriptions = [
             # The template writes empty parameters as none.
             ToolDescription.new(
                 function["name"],
@@ -88,28 +88,28 @@ class Conversion:
             )
             for function in functions
         ]
-        return content.with_function_tools(described) if described else content
+        return content.with_function_tools(descriptions) if descriptions else content
 
     def user(self, message):
         self.messages.append(self.message(Role.USER, message["content"]))
 
     def assistant(self, message):
-        thinking, words = message.get("reasoning_content"), message["content"]
+        thinking, text = message.get("reasoning_content"), message["content"]
         calls = message.get("tool_calls", [])
         if calls:
-            # The template treats words before a call as thinking.
-            thinking, words = thinking or words, None
+            # The template treats text before a call as thinking.
+            thinking, text = thinking or text, None
         if thinking:
             self.messages.append(self.message(Role.ASSISTANT, thinking, "analysis"))
         for call in calls:
             self.call(**call["function"])
-        if words:
-            self.messages.append(self.message(Role.ASSISTANT, words, "final"))
+        if text:
+            self.messages.append(self.message(Role.ASSISTANT, text, "final"))
 
     def call(self, name, arguments):
         content = json.dumps(arguments, ensure_ascii=False)
         message = self.message(Role.ASSISTANT, content, "commentary")
-        # The template leaves `<|constrain|>` out.
+        # The template omits `<|constrain|>`.
         message = message.with_recipient(f"functions.{name}").with_content_type("json")
         self.messages.append(message)
 
@@ -132,20 +132,20 @@ def judge(verdict, encoding, subject, template, conversations):
         }
         for messages, tools in conversations.values()
     ]
-    answers = loquat.ask("render", cases)
+    answers = loquat.run_example("render", cases)
     for (name, (messages, tools)), answer in zip(conversations.items(), answers):
         conversation = Conversation.from_messages(Conversion(messages, tools).messages)
         tokens = encoding.render_conversation_for_completion(conversation, Role.ASSISTANT)
-        ours, theirs = answer.get("text", answer), encoding.decode(tokens)
-        what = f"{subject}: {name}"
+        found, expected = answer.get("text", answer), encoding.decode(tokens)
+        case = f"{subject}: {name}"
         if name in DIFFER:
-            verdict.expect("renderings known to differ still do", what, ours != theirs, True)
+            verdict.expect("renderings known to differ still do", case, found != expected, True)
         else:
-            verdict.expect("renderings", what, ours, theirs)
+            verdict.expect("renderings", case, found, expected)
 
 
 def with_thinking(message):
-    """The template's own name for what others call `reasoning_content`."""
+    """Renames `reasoning_content` to the template's name for it."""
     names = {"reasoning_content": "thinking"}
     return {names.get(key, key): value for key, value in message.items()}
 

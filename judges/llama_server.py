@@ -1,9 +1,9 @@
-"""The behaviour that llama.cpp's public tests ask of its own server, asked of ours.
+"""Checks Loquat's server for the behaviour that llama.cpp's public server tests check.
 
 The requests follow the subjects of those tests (completion, chat, tokenize, embedding, security and
-the basic routes), with SmolLM2 instead of their models. Tests of what only llama.cpp has are left
-out: slots to save, context shift, LoRA, media, its page's files. Where ours differs on purpose,
-`KNOWN` gives the reason, and the difference must still exist.
+the basic routes), with SmolLM2 instead of their models. Tests of features that only llama.cpp has are
+left out: saving slots, context shift, LoRA, media, the files of its web page. If Loquat differs on
+purpose, `KNOWN` gives the reason, and the difference must still exist.
 """
 
 import base64
@@ -52,7 +52,7 @@ class Reply:
             self.body = json.loads(text) if text.startswith(("{", "[")) else text
 
     def __getitem__(self, path):
-        """What is at `a.b.0.c` of the body; None if it is missing."""
+        """The value at `a.b.0.c` of the body; None if it is missing."""
         return dig(self.body, path)
 
 
@@ -364,8 +364,8 @@ def embedding(client):
         yield f"{json.dumps(value)}", len(data), count
     encoded = base64.b64decode(client.embed(PROMPT, encoding_format="base64")["data.0.embedding"])
     decoded = struct.unpack(f"<{len(encoded) // 4}f", encoded)
-    far = max(abs(ours - theirs) for ours, theirs in zip(decoded, vector, strict=True))
-    yield "base64", far < 1e-6, True
+    difference = max(abs(a - b) for a, b in zip(decoded, vector, strict=True))
+    yield "base64", difference < 1e-6, True
     yield "too long a text", client.embed("This is a test " * 8000).status, 400
     yield "model of another server", client.embed("a", model="text-embedding-3-small").status, 200
 
@@ -404,11 +404,11 @@ def allowed(client, origin):
 
 
 def judge(verdict, subject, client):
-    for case, ours, theirs in subject(client):
+    for case, found, expected in subject(client):
         if case in KNOWN:
-            verdict.expect("known to differ", f"{subject.__name__}: {case}", ours != theirs, True)
+            verdict.expect("known to differ", f"{subject.__name__}: {case}", found != expected, True)
         else:
-            verdict.expect(subject.__name__, case, ours, theirs)
+            verdict.expect(subject.__name__, case, found, expected)
 
 
 def with_key(folder):
@@ -431,7 +431,7 @@ def with_key(folder):
 
 
 def main():
-    os.environ["LOQUAT_BINARY"] = str(loquat.command())
+    os.environ["LOQUAT_BINARY"] = str(loquat.binary())
     verdict = loquat.Verdict("llama_server")
     with Server() as server:
         for subject in [basic, completion, chat, tokenize, embedding]:

@@ -1,4 +1,4 @@
-"""Runs Loquat's example programs: JSON lines in, JSON lines out."""
+"""Helpers for all judges: runs Loquat's example programs, which read and write JSON lines."""
 
 import codecs
 import functools
@@ -12,8 +12,8 @@ ROOT = Path(__file__).resolve().parent.parent
 TEMPLATES = ROOT.parent / "shared" / "templates" / "corpus.json"
 
 
-def ask(example, cases, seconds=60):
-    """One answer per case, from one process of the example, which may take `seconds`."""
+def run_example(example, cases, seconds=60):
+    """Runs one process of the example with all cases and returns one answer per case."""
     program = build(example)
     lines = "".join(json.dumps(case) + "\n" for case in cases)
     try:
@@ -30,8 +30,8 @@ def ask(example, cases, seconds=60):
     return answers
 
 
-def command():
-    """The path of the command line itself."""
+def binary():
+    """The path of `loquat`."""
     return build("loquat", "--bin")
 
 
@@ -53,7 +53,7 @@ def build(name, kind="--example"):
 
 
 def corpus():
-    """The real templates by name; empty, with a message, on a machine without them."""
+    """The real templates by name; if they are missing, prints a message and returns none."""
     if not TEMPLATES.is_file():
         print("  skipped: the corpus of real templates (../shared/templates) is missing")
         return {}
@@ -62,63 +62,63 @@ def corpus():
 
 
 def parse(cases):
-    """What Loquat's parser reads in outputs that arrive in `chunks`, one reading per case."""
-    return [reading(pieces) for pieces in ask("parse", cases)]
+    """The replies that Loquat parses from the `chunks` of each case."""
+    return [join_pieces(pieces) for pieces in run_example("parse", cases)]
 
 
-def reading(pieces):
-    """The pieces of one output, joined."""
-    whole = {"reasoning": "", "text": "", "calls": []}
+def join_pieces(pieces):
+    """Joins the pieces of one parsed reply."""
+    reply = {"reasoning": "", "text": "", "calls": []}
     for piece in pieces:
         match piece:
             case {"reasoning": text}:
-                whole["reasoning"] += text
+                reply["reasoning"] += text
             case {"text": text}:
-                whole["text"] += text
+                reply["text"] += text
             case {"call": name}:
-                whole["calls"].append([name, ""])
+                reply["calls"].append([name, ""])
             case {"arguments": text, "index": index}:
-                whole["calls"][index][1] += text
-    return whole
+                reply["calls"][index][1] += text
+    return reply
 
 
-def chunks(spelled_tokens):
+def chunks(tokens):
     """The text that each token adds, given the tokens' bytes: only complete characters."""
     decoder = codecs.getincrementaldecoder("utf-8")("replace")
-    return [decoder.decode(spelling) for spelling in spelled_tokens]
+    return [decoder.decode(token) for token in tokens]
 
 
 def around_difference(*values, before=40, after=160):
-    """The values' `repr`, from shortly before the first difference."""
-    shown = [repr(value) for value in values]
-    start = max(0, len(os.path.commonprefix(shown)) - before)
-    return [text[start : start + before + after] for text in shown]
+    """The `repr` of each value, starting shortly before the first difference."""
+    texts = [repr(value) for value in values]
+    start = max(0, len(os.path.commonprefix(texts)) - before)
+    return [text[start : start + before + after] for text in texts]
 
 
 class Verdict:
     """Counts agreements, prints disagreements, and sets the exit status."""
 
-    SHOWN = 12
+    MAX_PRINTED = 12
 
     def __init__(self, judge):
         self.judge = judge
         self.disagreements = 0
         self.agreed = {}
 
-    def expect(self, subject, case, ours, theirs):
-        """Counts under `subject`; `case` names the input."""
-        if ours == theirs:
+    def expect(self, subject, case, found, expected):
+        """Counts the result under `subject`; `case` names the input."""
+        if found == expected:
             self.agreed[subject] = self.agreed.get(subject, 0) + 1
             return
         self.disagreements += 1
-        if self.disagreements <= self.SHOWN:
-            ours, theirs = around_difference(ours, theirs)
-            print(f"  DISAGREE {subject}: {case}\n    ours   {ours}\n    theirs {theirs}")
+        if self.disagreements <= self.MAX_PRINTED:
+            found, expected = around_difference(found, expected)
+            print(f"  DISAGREE {subject}: {case}\n    found    {found}\n    expected {expected}")
 
     def end(self):
         for subject, count in self.agreed.items():
             print(f"  {count:>5} agree: {subject}")
         if not self.agreed:
-            sys.exit(f"{self.judge}: nothing was judged")
+            sys.exit(f"{self.judge}: no case was compared")
         if self.disagreements:
             sys.exit(f"{self.judge}: {self.disagreements} disagreements")

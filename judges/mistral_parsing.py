@@ -1,4 +1,4 @@
-"""Parsing of Mistral's tool calls and thinking, compared with `mistral-common`."""
+"""Compares the parsing of Mistral tool calls and thinking with `mistral-common`."""
 
 import json
 import re
@@ -12,7 +12,7 @@ from mistral_common.tokens.tokenizers.mistral import MistralTokenizer
 import loquat
 from mistral_tokenizers import THINK, tokenizers
 
-# Model output, by the notation of calls: a list in JSON up to v7, name and arguments after.
+# Model output by call notation: a JSON list up to v7, name and arguments in later versions.
 LIST_COMPLETIONS = [
     'Hello é 你好 🙂 [1, 2] {"a": 1}',
     '[TOOL_CALLS][{"name": "get_weather", "arguments": {"city": "Paris", "days": 3}}]',
@@ -39,7 +39,7 @@ THINK_COMPLETIONS = [
     '[THINK]I need it.[/THINK][TOOL_CALLS]get_weather[ARGS]{"city": "Paris"}',
     "[THINK]cut off",
 ]
-# (tokenizer, our name of the notation, completions)
+# (tokenizer, Loquat's name of the notation, completions)
 NOTATIONS = [
     ("tekken v3", "mistral_list", LIST_COMPLETIONS),
     ("tekken v7", "mistral_list", LIST_COMPLETIONS),
@@ -49,22 +49,22 @@ NOTATIONS = [
 
 
 def judge(verdict, files):
-    """Completions token by token, against what the package decodes from the tokens."""
+    """Feeds completions token by token and compares with what the package decodes."""
     cases, expected = [], []
     for name, notation, completions in NOTATIONS:
         tokenizer = MistralTokenizer.from_file(files[name]).instruct_tokenizer.tokenizer
         for completion in completions:
-            tokens = spelled(tokenizer, completion)
+            tokens = encode_with_special(tokenizer, completion)
             chunks = loquat.chunks(token_bytes(tokenizer, token) for token in tokens)
             cases.append({"reasoning": "mistral", "calls": notation, "chunks": chunks})
-            expected.append(reading(tokenizer, tokens))
-    for case, ours, theirs in zip(cases, loquat.parse(cases), expected):
-        ours["calls"] = [[name, json.loads(arguments)] for name, arguments in ours["calls"]]
-        verdict.expect("completions read", "".join(case["chunks"]), ours, theirs)
+            expected.append(parsed_reply(tokenizer, tokens))
+    for case, found, reference in zip(cases, loquat.parse(cases), expected):
+        found["calls"] = [[name, json.loads(arguments)] for name, arguments in found["calls"]]
+        verdict.expect("completions", "".join(case["chunks"]), found, reference)
 
 
-def spelled(tokenizer, text):
-    """Token ids of a completion that names special tokens."""
+def encode_with_special(tokenizer, text):
+    """Token IDs of a completion that contains special tokens by name."""
     names = [token.value for token in SpecialTokens if tokenizer.is_special(token.value)]
     parts = re.split(f"({'|'.join(map(re.escape, names))})", text)
     encoded = (
@@ -80,21 +80,21 @@ def token_bytes(tokenizer, token):
     return tokenizer.id_to_byte_piece(token, SpecialTokenPolicy.RAISE)
 
 
-def reading(tokenizer, tokens):
-    """What the package parses in a completion, in the form of `loquat.reading`."""
+def parsed_reply(tokenizer, tokens):
+    """What the package parses from a completion, in the form of `loquat.join_pieces`."""
     call_token = tokenizer.get_special_token(SpecialTokens.tool_calls.value)
     content, calls = _split_content_and_tool_calls(tokens, call_token)
-    thinks = all(tokenizer.is_special(token.value) for token in THINK)
+    supports_thinking = all(tokenizer.is_special(token.value) for token in THINK)
     parts = [(content, False)]
-    if thinks:
+    if supports_thinking:
         parts = _split_content_and_think_chunks(content, *map(tokenizer.get_special_token, THINK))
-    whole = {"reasoning": "", "text": ""}
+    reply = {"reasoning": "", "text": ""}
     for part, is_thinking in parts:
         text = tokenizer.decode(part, special_token_policy=SpecialTokenPolicy.IGNORE)
-        whole["reasoning" if is_thinking else "text"] += text
+        reply["reasoning" if is_thinking else "text"] += text
     functions = [call.function for call in _decode_tool_calls(calls, tokenizer)]
-    whole["calls"] = [[each.name, json.loads(each.arguments)] for each in functions]
-    return whole
+    reply["calls"] = [[function.name, json.loads(function.arguments)] for function in functions]
+    return reply
 
 
 def main():

@@ -18,8 +18,8 @@ THINK = (SpecialTokens.begin_think, SpecialTokens.end_think)
 
 
 def tokenizers(folder):
-    """Every tokenizer file, by name. Later Tekken versions are the first one's vocabulary with the
-    special tokens that the package knows; the files themselves come with checkpoints only."""
+    """Every tokenizer file, by name. Later Tekken versions combine the first version's vocabulary with
+    the package's special tokens, because their files are published only with checkpoints."""
     files = {f"sentencepiece {version}": DATA / name for version, name in SENTENCEPIECE.items()}
     for version in TEKKEN:
         files[f"tekken {version}"] = tekken(Path(folder), version)

@@ -1,4 +1,4 @@
-"""Answers constrained by a schema, validated by `jsonschema`.
+"""Validates answers that are constrained by a schema with `jsonschema`.
 
 SmolLM2 answers random schemas through the engine. Every finished answer must be valid; unfinished
 answers are only counted.
@@ -16,9 +16,9 @@ import schemas
 
 # The first 120 of the same list, unless `cargo xtask test --full` runs all.
 COUNT = 500 if os.environ.get("LOQUAT_FULL") == "1" else 120
-# A run takes a minute or two, so one that takes this long hangs.
+# A run takes a minute or two; one that takes this long hangs.
 SECONDS = 600
-FINISHED_AT_LEAST = COUNT // 2
+MIN_FINISHED = COUNT // 2
 
 
 def problem(schema, answer):
@@ -39,7 +39,7 @@ def main():
     cases = [{"schema": schema} for schema in documents]
     loquat.build("structured")
     start = time.monotonic()
-    answers = loquat.ask("structured", cases, SECONDS)
+    answers = loquat.run_example("structured", cases, SECONDS)
     seconds = time.monotonic() - start
 
     finished = invalid = refused = 0
@@ -58,8 +58,8 @@ def main():
         f"  {finished:>5} finished, {unfinished} at the token limit, {refused} refused, "
         f"{invalid} invalid; {seconds:.0f} s"
     )
-    if invalid or refused or finished < FINISHED_AT_LEAST:
-        sys.exit(f"structured: at least {FINISHED_AT_LEAST} must finish, all valid, none refused")
+    if invalid or refused or finished < MIN_FINISHED:
+        sys.exit(f"structured: at least {MIN_FINISHED} must finish, all valid, none refused")
 
 
 if __name__ == "__main__":

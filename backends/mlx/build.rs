@@ -1,14 +1,14 @@
-//! Builds the shim where MLX is found, as a shared library that is loaded at run time: the crate
-//! itself needs nothing of MLX to build.
+//! Builds the shim if MLX is found, as a shared library that is loaded at run time. The crate
+//! itself builds without MLX.
 
 use std::env;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
 const SHIM: &str = "shim/shim.cpp";
-/// Both sides of the interface: a shim fits a program only where all of these are the same.
+/// Both sides of the interface: a shim works with a program only if all of these are equal.
 const INTERFACE: [&str; 4] = [SHIM, "shim/shim.h", "src/ffi.rs", "src/array.rs"];
-const REMEDY: &str = "run `cargo xtask mlx` to fetch it, or set MLX_ROOT to the folder that has \
+const REMEDY: &str = "run `cargo xtask mlx` to download it, or set MLX_ROOT to the folder that has \
                       `include/mlx` and `lib`, and build with `--features mlx`";
 
 fn main() {
@@ -45,7 +45,7 @@ fn build(abi: &str) -> Result<(PathBuf, PathBuf), String> {
     }
     match compile(&root, &os, abi) {
         Ok(shim) => Ok((shim, library)),
-        // An MLX that was found and cannot be used is a mistake to show, not to work around.
+        // If MLX was found but cannot be used, the build fails instead of hiding the mistake.
         Err(why) => panic!(
             "the MLX shim does not build against {}: {why}",
             root.display()
@@ -53,7 +53,7 @@ fn build(abi: &str) -> Result<(PathBuf, PathBuf), String> {
     }
 }
 
-/// A number made of the interface's files (FNV-1a).
+/// A hash of the interface's files (FNV-1a).
 fn interface() -> u64 {
     let files = INTERFACE.map(|file| std::fs::read(file).unwrap_or_default());
     let bytes = files.iter().flatten();
@@ -91,7 +91,7 @@ fn find(os: &str) -> Option<PathBuf> {
     candidates.into_iter().find(complete)
 }
 
-/// Where the Python package is installed, if it is.
+/// The folder of the installed Python package, if any.
 fn python_package() -> Option<PathBuf> {
     let code =
         "import importlib.util as u; print(u.find_spec('mlx').submodule_search_locations[0])";
@@ -100,7 +100,7 @@ fn python_package() -> Option<PathBuf> {
     (output.status.success() && !path.trim().is_empty()).then(|| PathBuf::from(path.trim()))
 }
 
-/// What `cargo xtask mlx` fetched last.
+/// The MLX that `cargo xtask mlx` downloaded last.
 fn fetched() -> Option<PathBuf> {
     let set = |name| env::var_os(name).filter(|value| !value.is_empty());
     let cache = set("XDG_CACHE_HOME")
@@ -114,7 +114,7 @@ fn fetched() -> Option<PathBuf> {
 }
 
 fn compile(root: &Path, os: &str, abi: &str) -> Result<PathBuf, String> {
-    let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("cargo set no OUT_DIR")?);
+    let out = PathBuf::from(env::var_os("OUT_DIR").ok_or("OUT_DIR is not set")?);
     let shim = out.join(file_name("loquat_mlx", os));
     let compiler = cc::Build::new()
         .cpp(true)
@@ -126,8 +126,8 @@ fn compile(root: &Path, os: &str, abi: &str) -> Result<PathBuf, String> {
         .include(root.join("include"))
         .try_get_compiler()
         .map_err(|error| error.to_string())?;
-    // Beside the shim first: that is where a release has the library.
-    let (shared, beside) = match os {
+    // The folder of the shim first, where a release has the library.
+    let (shared, origin) = match os {
         "macos" => ("-dynamiclib", "@loader_path"),
         _ => ("-shared", "$ORIGIN"),
     };
@@ -136,7 +136,7 @@ fn compile(root: &Path, os: &str, abi: &str) -> Result<PathBuf, String> {
     command.arg(format!("-DLQ_ABI=0x{abi}ull"));
     command.arg(shared).arg(SHIM).arg("-o").arg(&shim);
     command.arg("-L").arg(&lib).arg("-lmlx");
-    command.arg(format!("-Wl,-rpath,{beside}"));
+    command.arg(format!("-Wl,-rpath,{origin}"));
     command.arg(format!("-Wl,-rpath,{}", lib.display()));
     if os == "linux" {
         // The older kind of path counts for what MLX itself needs too, so that all of a release

@@ -25,13 +25,13 @@ ANSWER = "It rains."
 
 
 @pytest.fixture
-def weatherman(scripted):
+def weather_server(scripted):
     """Calls `get_weather`, then answers."""
     return scripted(tool_call("get_weather", city="Paris"), ANSWER)
 
 
 def get_weather(city: str) -> str:
-    """Tells the weather of a city."""
+    """Returns the weather of a city."""
     return f"rain in {city}"
 
 
@@ -72,11 +72,11 @@ def test_dspy(scripted):
         assert dspy.Predict("question -> answer")(question="Name a city.").answer == "Paris"
 
 
-def test_haystack(weatherman):
+def test_haystack(weather_server):
     generator = OpenAIChatGenerator(
         api_key=Secret.from_token("none"),
-        model=weatherman.model,
-        api_base_url=f"{weatherman.url}/v1",
+        model=weather_server.model,
+        api_base_url=f"{weather_server.url}/v1",
         max_retries=0,
     )
     agent = Agent(chat_generator=generator, tools=[create_tool_from_function(get_weather)])
@@ -86,10 +86,10 @@ def test_haystack(weatherman):
     assert messages[-1].text == ANSWER
 
 
-def test_llama_index(weatherman):
+def test_llama_index(weather_server):
     model = OpenAILike(
-        model=weatherman.model,
-        api_base=f"{weatherman.url}/v1",
+        model=weather_server.model,
+        api_base=f"{weather_server.url}/v1",
         api_key="none",
         is_chat_model=True,
         is_function_calling_model=True,

@@ -1,4 +1,4 @@
-//! Arbitrary text as a `config.json`: refused, or a spec whose tensors can be named.
+//! Parses arbitrary text as a `config.json`: an error, or a spec whose tensors have names.
 
 #![no_main]
 
@@ -14,6 +14,6 @@ fuzz_target!(|text: &str| {
     if let Ok(described) = families::from_config(&config) {
         let fitted = fit(&described.spec, &described.namings, &[], None);
         let bound = fitted.and_then(|(spec, naming)| bind(&spec, &naming, &[], None));
-        assert!(bound.is_err(), "nothing binds to no tensors");
+        assert!(bound.is_err(), "binding without tensors must fail");
     }
 });

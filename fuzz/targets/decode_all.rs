@@ -1,10 +1,10 @@
-//! A check for every tensor that a reader returns.
+//! Checks every tensor that a reader returns.
 
 use loquat_weights::decode::decode_row;
 use loquat_weights::{DecodeFault, RawTensor};
 
-/// Decodes every row. The work is bounded by the file's size: only tensors
-/// with data are visited, and all their rows lie in it.
+/// Decodes every row. The work is bounded by the size of the file: tensors without data are
+/// skipped, and all rows are within the data.
 pub fn decode_all(tensors: &[RawTensor]) {
     for tensor in tensors.iter().filter(|tensor| !tensor.data.is_empty()) {
         let mut out = vec![0.0; tensor.cols()];

@@ -1,4 +1,4 @@
-//! Arbitrary bytes as a GGUF file: refused, or tensors that all decode, and a model if the
+//! Parses arbitrary bytes as a GGUF file: an error, or tensors that all decode, and a model if the
 //! metadata describes one.
 
 #![no_main]

@@ -1,4 +1,4 @@
-//! Arbitrary bytes as a safetensors file: refused, or tensors that all decode.
+//! Parses arbitrary bytes as a safetensors file: an error, or tensors that all decode.
 
 #![no_main]
 

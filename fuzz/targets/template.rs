@@ -1,5 +1,5 @@
-//! Arbitrary text as a chat template: refused, or rendered within its budget of steps and memory.
-//! The runner limits both the time and the memory of each input.
+//! Parses arbitrary text as a chat template: an error, or a rendering within its budget of steps
+//! and memory. The runner limits both the time and the memory of each input.
 
 #![no_main]
 

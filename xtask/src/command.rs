@@ -1,4 +1,4 @@
-//! Running other programs, with their output left on the terminal.
+//! Runs other programs with their output on the terminal.
 
 use std::ffi::{OsStr, OsString};
 use std::path::Path;
@@ -6,79 +6,76 @@ use std::process::{Command, Stdio};
 
 use crate::error::Error;
 
-/// A command that knows how to show itself in an error.
-pub struct Run {
+/// A command whose errors name its command line.
+pub struct Cmd {
     command: Command,
 }
 
 /// A program by name or path, run in `directory`.
-pub fn program<S: AsRef<OsStr>>(directory: &Path, program: impl AsRef<OsStr>, args: &[S]) -> Run {
+pub fn program<S: AsRef<OsStr>>(directory: &Path, program: impl AsRef<OsStr>, args: &[S]) -> Cmd {
     let mut command = Command::new(program);
     command.current_dir(directory).args(args);
-    Run { command }
+    Cmd { command }
 }
 
 /// The cargo that started this program.
-pub fn cargo<S: AsRef<OsStr>>(directory: &Path, args: &[S]) -> Run {
+pub fn cargo<S: AsRef<OsStr>>(directory: &Path, args: &[S]) -> Cmd {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| OsString::from("cargo"));
     program(directory, cargo, args)
 }
 
-impl Run {
-    pub fn env(mut self, key: &str, value: impl AsRef<OsStr>) -> Run {
+impl Cmd {
+    pub fn env(mut self, key: &str, value: impl AsRef<OsStr>) -> Cmd {
         self.command.env(key, value);
         self
     }
 
-    /// Prints the command, runs it to its end and fails unless it succeeds.
+    /// Prints the command and runs it to its end.
     pub fn run(self) -> Result<(), Error> {
-        println!("$ {}", self.shown());
-        self.finish()
+        println!("$ {}", self.command_line());
+        self.run_quiet()
     }
 
-    /// The same, leaving stdout to the command alone.
-    pub fn finish(mut self) -> Result<(), Error> {
-        let shown = self.shown();
+    /// Runs the command to its end without printing it.
+    pub fn run_quiet(mut self) -> Result<(), Error> {
+        let command = self.command_line();
         let status = self.command.status().map_err(|source| Error::Start {
-            command: shown.clone(),
+            command: command.clone(),
             source,
         })?;
         if status.success() {
             Ok(())
         } else {
-            Err(Error::Command {
-                command: shown,
-                status,
-            })
+            Err(Error::Command { command, status })
         }
     }
 
-    /// Runs it to its end and returns what it printed; its stderr stays on the terminal.
+    /// Runs the command to its end and returns its stdout; stderr goes to the terminal.
     pub fn output(mut self) -> Result<String, Error> {
-        let shown = self.shown();
+        let command = self.command_line();
         let output = self.command.stderr(Stdio::inherit()).output();
         let output = output.map_err(|source| Error::Start {
-            command: shown.clone(),
+            command: command.clone(),
             source,
         })?;
         if output.status.success() {
             Ok(String::from_utf8_lossy(&output.stdout).into_owned())
         } else {
             Err(Error::Command {
-                command: shown,
+                command,
                 status: output.status,
             })
         }
     }
 
-    /// What the command prints, or `None` if it is not there or fails: a quiet look around.
+    /// The stdout of the command, or `None` if it is missing or fails.
     pub fn probe(mut self) -> Option<String> {
         let output = self.command.stdin(Stdio::null()).output().ok()?;
         let text = String::from_utf8_lossy(&output.stdout).into_owned();
         output.status.success().then_some(text)
     }
 
-    pub fn shown(&self) -> String {
+    pub fn command_line(&self) -> String {
         let program = Path::new(self.command.get_program());
         let name = program.file_name().unwrap_or(program.as_os_str());
         std::iter::once(name)
@@ -94,7 +91,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn success_failure_and_absence_are_told_apart() {
+    fn failed_and_missing_programs_are_errors() {
         let root = std::env::temp_dir();
         assert!(program(&root, "true", &[""; 0]).run().is_ok());
         assert!(matches!(
@@ -110,14 +107,14 @@ mod tests {
     #[test]
     fn output_is_returned_only_on_success() {
         let root = std::env::temp_dir();
-        let answer = program(&root, "echo", &["hi"]).output();
-        assert_eq!(answer.unwrap(), "hi\n");
+        let output = program(&root, "echo", &["hi"]).output();
+        assert_eq!(output.unwrap(), "hi\n");
         let failed = program(&root, "false", &[""; 0]).output();
         assert!(matches!(failed, Err(Error::Command { .. })));
     }
 
     #[test]
-    fn a_probe_answers_with_output_only_on_success() {
+    fn probe_returns_output_only_on_success() {
         let root = std::env::temp_dir();
         assert_eq!(
             program(&root, "echo", &["hi"]).probe().as_deref(),

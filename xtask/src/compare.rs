@@ -1,14 +1,13 @@
-//! Loquat beside llama.cpp: the same file, the same works, the same threads, in one run.
+//! Compares Loquat with llama.cpp: the same file, workloads and threads, in one run.
 //!
-//! Each round is one process of each engine, in alternating order, so that neither holds memory
-//! or cores while the other is measured, and the machine's own limits, which change from hour to
-//! hour where machines are shared. What is said of the two are medians over rounds, and medians
-//! of the rounds' own ratios.
+//! A round measures the machine's limits, which vary over time on shared machines, and then runs
+//! one process of each engine, in alternating order, so that neither engine holds memory or cores
+//! while the other is measured. Results are medians over rounds; ratios are computed per round.
 
 mod options;
 mod report;
 mod rounds;
-mod works;
+mod workloads;
 
 use std::env::consts::EXE_SUFFIX;
 use std::fs::{self, File};
@@ -18,39 +17,38 @@ use std::time::Instant;
 
 use serde_json::Value;
 
-use crate::command::{Run, cargo, program};
+use crate::command::{Cmd, cargo, program};
 use crate::error::Error;
-use crate::installed::Python;
+use crate::packages::Python;
 use crate::tools::require_cxx_compiler;
 use options::Options;
 use report::Comparison;
-use rounds::{Machine, Measured, Round};
+use rounds::{MachineLimits, Measurement, Round};
 
 const LLAMA_CPP: Python = Python {
     requirements: "judges/speed/requirements.txt",
     folder: "target/compare",
     variables: &[
         ("CMAKE_ARGS", "-DGGML_NATIVE=ON -DCMAKE_BUILD_TYPE=Release"),
-        // A build for another machine may lie there.
+        // The cache may hold a build for another machine.
         ("PIP_NO_CACHE_DIR", "1"),
     ],
 };
-const PROGRAM: &str = "judges/speed/llama_cpp_works.py";
-/// The first bytes of every GGUF file.
+const SCRIPT: &str = "judges/speed/llama_cpp_workloads.py";
+/// The magic bytes of GGUF files.
 const MAGIC: &[u8; 4] = b"GGUF";
 
 pub fn run(root: &Path, args: &[String]) -> Result<(), Error> {
     let options = Options::parse(args)?;
-    let model = checked_model(&options.model)?;
+    let model = validate_model(&options.model)?;
     let engines = Engines {
         root,
-        python: llama_cpp(root)?,
-        loquat: loquat(root)?,
+        python: install_llama_cpp(root)?,
+        loquat: build_loquat(root)?,
         model: &model,
         options: &options,
     };
-    // Both find the file in the page cache, as they do when a model is started again.
-    let file_bytes = read_through(&model)?;
+    let file_bytes = warm_page_cache(&model)?;
     let mut rounds = Vec::new();
     for round in 0..options.rounds {
         let started = Instant::now();
@@ -62,7 +60,7 @@ pub fn run(root: &Path, args: &[String]) -> Result<(), Error> {
         model: file_name(&model),
         file_bytes,
         threads: options.threads,
-        works: options.works(),
+        workloads: options.workloads(),
         rounds,
     };
     print!("{}", comparison.markdown());
@@ -75,28 +73,29 @@ pub fn run(root: &Path, args: &[String]) -> Result<(), Error> {
     }
 }
 
-/// The file's full path, if it is one that both engines can be asked to load.
-fn checked_model(path: &Path) -> Result<PathBuf, Error> {
-    let refused = |why: String| Error::Model {
+/// The absolute path of a GGUF file.
+fn validate_model(path: &Path) -> Result<PathBuf, Error> {
+    let invalid = |problem: String| Error::Model {
         path: path.to_owned(),
-        why,
+        problem,
     };
     let mut magic = [0; MAGIC.len()];
     let read = File::open(path).and_then(|mut file| file.read_exact(&mut magic));
     match read {
         Err(error) if error.kind() == io::ErrorKind::UnexpectedEof => {}
-        Err(error) => return Err(refused(error.to_string())),
+        Err(error) => return Err(invalid(error.to_string())),
         Ok(()) if &magic == MAGIC => {
-            return fs::canonicalize(path).map_err(|error| refused(error.to_string()));
+            return fs::canonicalize(path).map_err(|error| invalid(error.to_string()));
         }
         Ok(()) => {}
     }
-    Err(refused(
-        "is not a GGUF file, which is what both engines read".to_owned(),
+    Err(invalid(
+        "not a GGUF file, which both engines need".to_owned(),
     ))
 }
 
-fn read_through(model: &Path) -> Result<u64, Error> {
+/// Reads the whole file, so that both engines load it from memory, and returns its size.
+fn warm_page_cache(model: &Path) -> Result<u64, Error> {
     let read = File::open(model).and_then(|mut file| io::copy(&mut file, &mut io::sink()));
     read.map_err(|source| Error::Io {
         path: model.to_owned(),
@@ -104,10 +103,10 @@ fn read_through(model: &Path) -> Result<u64, Error> {
     })
 }
 
-/// The interpreter that has llama.cpp, which is built the first time.
-fn llama_cpp(root: &Path) -> Result<PathBuf, Error> {
+/// The Python interpreter with llama.cpp, which is built on first use.
+fn install_llama_cpp(root: &Path) -> Result<PathBuf, Error> {
     require_cxx_compiler(root)?;
-    eprintln!("llama.cpp: in target/compare; the first time it is built, which takes some minutes");
+    eprintln!("llama.cpp: installing in target/compare; the first build takes some minutes");
     LLAMA_CPP.install(root).map_err(|error| match error {
         Error::Command { .. } => Error::LlamaCpp {
             source: Box::new(error),
@@ -116,7 +115,7 @@ fn llama_cpp(root: &Path) -> Result<PathBuf, Error> {
     })
 }
 
-fn loquat(root: &Path) -> Result<PathBuf, Error> {
+fn build_loquat(root: &Path) -> Result<PathBuf, Error> {
     cargo(root, &["build", "--release", "--package", "loquat-cli"]).run()?;
     Ok(root.join(format!("target/release/loquat{EXE_SUFFIX}")))
 }
@@ -131,56 +130,57 @@ struct Engines<'a> {
 
 impl Engines<'_> {
     fn round(&self, round: usize) -> Result<Round, Error> {
-        let machine = self.machine()?;
-        let works = self.options.works();
-        let measured = |run: Run| Measured::read(&answer(run)?, works);
-        // Whoever is first finds a machine that has rested.
-        let (theirs, ours) = if round.is_multiple_of(2) {
-            let theirs = measured(self.theirs())?;
-            (theirs, measured(self.ours())?)
+        let machine = self.machine_limits()?;
+        let workloads = self.options.workloads();
+        let measure = |cmd: Cmd| Measurement::from_json(&json_output(cmd)?, workloads);
+        // The first engine runs on a cooler machine, so the order alternates.
+        let (llama_cpp, loquat) = if round.is_multiple_of(2) {
+            let llama_cpp = measure(self.llama_cpp_command())?;
+            (llama_cpp, measure(self.loquat_command())?)
         } else {
-            let ours = measured(self.ours())?;
-            (measured(self.theirs())?, ours)
+            let loquat = measure(self.loquat_command())?;
+            (measure(self.llama_cpp_command())?, loquat)
         };
         Ok(Round {
             machine,
-            theirs,
-            ours,
+            llama_cpp,
+            loquat,
         })
     }
 
-    fn machine(&self) -> Result<Machine, Error> {
+    fn machine_limits(&self) -> Result<MachineLimits, Error> {
         let threads = self.options.threads.to_string();
         let args = ["bench", "--machine", "--json", "--threads", &threads];
-        Machine::read(&answer(program(self.root, &self.loquat, &args))?)
+        MachineLimits::from_json(&json_output(program(self.root, &self.loquat, &args))?)
     }
 
-    fn ours(&self) -> Run {
+    fn loquat_command(&self) -> Cmd {
         let mut args = vec!["bench".to_owned()];
-        args.extend(self.work());
+        args.extend(self.shared_args());
         args.extend(["--backend", "cpu", "--json"].map(str::to_owned));
         program(self.root, &self.loquat, &args)
     }
 
-    fn theirs(&self) -> Run {
-        let mut args = vec![PROGRAM.to_owned()];
-        args.extend(self.work());
+    fn llama_cpp_command(&self) -> Cmd {
+        let mut args = vec![SCRIPT.to_owned()];
+        args.extend(self.shared_args());
         program(self.root, &self.python, &args)
     }
 
-    /// What both are asked, in the same words.
-    fn work(&self) -> Vec<String> {
-        let works: Vec<&str> = self.options.works().iter().map(|work| work.name).collect();
+    /// The arguments that both programs take.
+    fn shared_args(&self) -> Vec<String> {
+        let workloads = self.options.workloads().iter();
+        let names: Vec<&str> = workloads.map(|workload| workload.name).collect();
         vec![
             self.model.to_string_lossy().into_owned(),
             "--threads".to_owned(),
             self.options.threads.to_string(),
             "--work".to_owned(),
-            works.join(","),
+            names.join(","),
         ]
     }
 
-    /// By the drawing of `loquat bench`, which has it for its own scenarios.
+    /// Draws with `loquat bench --draw`.
     fn draw(&self, figure: &Value, path: &Path) -> Result<(), Error> {
         let folder = tempfile::tempdir().map_err(|source| Error::Io {
             path: std::env::temp_dir(),
@@ -195,17 +195,17 @@ impl Engines<'_> {
             "--svg".as_ref(),
             path.as_os_str(),
         ];
-        program(self.root, &self.loquat, &args).finish()
+        program(self.root, &self.loquat, &args).run_quiet()
     }
 }
 
-/// What a program answers, as JSON.
-fn answer(run: Run) -> Result<Value, Error> {
-    let command = run.shown();
-    let text = run.output()?;
-    serde_json::from_str(&text).map_err(|error| Error::Answer {
+/// Parses the output of a command as JSON.
+fn json_output(cmd: Cmd) -> Result<Value, Error> {
+    let command = cmd.command_line();
+    let text = cmd.output()?;
+    serde_json::from_str(&text).map_err(|error| Error::UnexpectedOutput {
         command,
-        what: format!("no JSON: {error}"),
+        problem: format!("not JSON: {error}"),
     })
 }
 
@@ -226,42 +226,42 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_no_gguf_file_is_refused_by_name_before_anything_is_built() {
+    fn non_gguf_file_is_refused() {
         let folder = tempfile::tempdir().unwrap();
         let file = |name: &str, bytes: &[u8]| {
             let path = folder.path().join(name);
             fs::write(&path, bytes).unwrap();
             path
         };
-        for (path, why) in [
+        for (path, problem) in [
             (folder.path().join("absent.gguf"), "No such file"),
             (folder.path().to_owned(), "directory"),
-            (file("empty.gguf", b""), "is not a GGUF file"),
-            (file("short.gguf", b"GGU"), "is not a GGUF file"),
+            (file("empty.gguf", b""), "not a GGUF file"),
+            (file("short.gguf", b"GGU"), "not a GGUF file"),
             (
                 file("other.gguf", b"{\"model_type\": 1}"),
-                "is not a GGUF file",
+                "not a GGUF file",
             ),
         ] {
             let args = [path.to_string_lossy().into_owned()];
             let message = run(folder.path(), &args).unwrap_err().to_string();
-            let shown = path.display().to_string();
+            let path = path.display().to_string();
             assert!(
-                message.contains(why) && message.contains(&shown),
+                message.contains(problem) && message.contains(&path),
                 "{message}"
             );
         }
-        let sound = file("sound.gguf", b"GGUF\x03\0\0\0");
-        assert_eq!(read_through(&sound).unwrap(), 8);
-        assert!(checked_model(&sound).unwrap().is_absolute());
+        let valid = file("valid.gguf", b"GGUF\x03\0\0\0");
+        assert_eq!(warm_page_cache(&valid).unwrap(), 8);
+        assert!(validate_model(&valid).unwrap().is_absolute());
     }
 
     #[test]
-    fn an_engine_that_fails_or_answers_otherwise_is_named() {
+    fn failing_engine_is_named() {
         let root = std::env::temp_dir();
-        let failed = answer(program(&root, "false", &["x"])).unwrap_err();
+        let failed = json_output(program(&root, "false", &["x"])).unwrap_err();
         assert!(failed.to_string().contains("`false x` failed"), "{failed}");
-        let text = answer(program(&root, "echo", &["hello"])).unwrap_err();
-        assert!(text.to_string().contains("no JSON"), "{text}");
+        let text = json_output(program(&root, "echo", &["hello"])).unwrap_err();
+        assert!(text.to_string().contains("not JSON"), "{text}");
     }
 }

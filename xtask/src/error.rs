@@ -1,4 +1,4 @@
-//! Everything that can end a chore early.
+//! The error type of all commands.
 
 use std::path::PathBuf;
 
@@ -31,17 +31,17 @@ pub enum Error {
         status: std::process::ExitStatus,
     },
 
-    #[error("{}: {why}", path.display())]
-    Model { path: PathBuf, why: String },
+    #[error("{}: {problem}", path.display())]
+    Model { path: PathBuf, problem: String },
 
     #[error(
-        "llama.cpp could not be built, for the reason above ({source}); it needs a C++ compiler \
-         and a package index, from which it is fetched with what builds it"
+        "building llama.cpp failed ({source}); see the output above. The build needs a C++ \
+         compiler and access to a Python package index"
     )]
     LlamaCpp { source: Box<Error> },
 
-    #[error("`{command}` answered with {what}")]
-    Answer { command: String, what: String },
+    #[error("unexpected output of `{command}`: {problem}")]
+    UnexpectedOutput { command: String, problem: String },
 
     #[error("{what} is missing: {remedy}")]
     Missing { what: String, remedy: String },

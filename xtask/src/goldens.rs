@@ -1,5 +1,5 @@
-//! The golden judge, a separate crate because it names backends. It runs in the dev profile, in
-//! which the tests have already built its dependencies.
+//! Runs the golden judge, a separate crate because it depends on backends. It uses the dev profile,
+//! whose dependencies the tests have already built.
 
 use std::path::Path;
 
@@ -9,25 +9,25 @@ use crate::error::Error;
 /// Features of the judge that build an optional backend, named after the backend.
 const FEATURES: &[&str] = &["mlx"];
 
-/// Judges as `args` say. Paths in them are relative to the caller's directory.
+/// Runs the judge with `args`. Paths in them are relative to the caller's directory.
 pub fn run(args: &[String]) -> Result<(), Error> {
-    let mut words: Vec<&str> = vec!["run", "--quiet", "--package", "loquat-goldens"];
+    let mut command: Vec<&str> = vec!["run", "--quiet", "--package", "loquat-goldens"];
     if let Some(feature) = feature(args) {
-        words.extend(["--features", feature]);
+        command.extend(["--features", feature]);
     }
-    words.push("--");
-    words.extend(args.iter().map(String::as_str));
-    cargo(Path::new("."), &words).finish()
+    command.push("--");
+    command.extend(args.iter().map(String::as_str));
+    cargo(Path::new("."), &command).run_quiet()
 }
 
 /// The feature that builds the backend named in `args`.
 fn feature(args: &[String]) -> Option<&'static str> {
     const FLAG: &str = "--backend";
-    let after = args.iter().skip_while(|arg| *arg != FLAG).nth(1);
-    let within = args
+    let separate = args.iter().skip_while(|arg| *arg != FLAG).nth(1);
+    let joined = args
         .iter()
         .find_map(|arg| arg.strip_prefix(FLAG)?.strip_prefix('='));
-    let named = after.map(String::as_str).or(within)?;
+    let named = separate.map(String::as_str).or(joined)?;
     FEATURES.iter().copied().find(|feature| *feature == named)
 }
 

@@ -1,15 +1,15 @@
-//! Repository chores, run as `cargo xtask <command>`: the project's rules as code, the golden
-//! judge, the comparison with llama.cpp, and the one test command that developers and CI share.
+//! Repository tasks, run as `cargo xtask <command>`: the project's rules, the golden judge, the
+//! comparison with llama.cpp, and the test command that developers and CI share.
 //!
-//! It checks and reports. It leaves building, formatting and linting to cargo, and the one tracked
-//! file it ever writes is the support matrix, when asked to.
+//! It checks and reports; cargo builds, formats and lints. The only tracked file it writes is the
+//! support matrix, on request.
 
 mod command;
 mod compare;
 mod error;
 mod goldens;
-mod installed;
 mod mlx;
+mod packages;
 mod test;
 mod tidy;
 mod tools;
@@ -22,22 +22,22 @@ use error::Error;
 const USAGE: &str = "\
 usage: cargo xtask <command>
 
-  tidy                check the repository's own rules
+  tidy                check the repository's rules
   test [options]      run every check that CI runs
     --only A[,B]      run only these stages
     --skip A[,B]      run all stages but these
     --full            run the long checks too (docs/testing.md)
-    --list            name the stages and stop
-  goldens [options]   judge checkpoints by logits that others computed
-    --help            what there is to choose
-  compare MODEL.gguf  measure llama.cpp, built for this machine, and loquat on the same file
-    --threads N       threads of both; all cores when left out
-    --rounds R        rounds of one process of each [default: 5, or 2 with --quick]
-    --quick           fewer and shorter works
-    --json FILE       write every figure
-    --svg FILE        draw the speeds
-  mlx [VARIANT]       fetch MLX for the builds with the feature `mlx`: cpu, cuda13 or metal;
-                      metal when left out on macOS, cpu elsewhere
+    --list            list the stages
+  goldens [options]   compare logits with those of reference implementations
+    --help            list the options
+  compare MODEL.gguf  benchmark loquat against llama.cpp, built for this machine
+    --threads N       threads of both engines [default: all cores]
+    --rounds R        rounds, each one process per engine [default: 5, or 2 with --quick]
+    --quick           fewer and shorter workloads
+    --json FILE       write all results as JSON
+    --svg FILE        plot the speeds
+  mlx [VARIANT]       download MLX for builds with the feature `mlx`: cpu, cuda13 or metal
+                      [default: metal on macOS, cpu elsewhere]
 ";
 
 fn main() -> ExitCode {
@@ -70,13 +70,13 @@ fn dispatch(args: &[String]) -> Result<(), Error> {
             message: format!("unknown command `{command}`\n{USAGE}"),
         }),
         None => Err(Error::Usage {
-            message: format!("a command is needed\n{USAGE}"),
+            message: format!("no command given\n{USAGE}"),
         }),
     }
 }
 
 /// The directory above this crate's, so that every command works from any subdirectory.
 fn repository_root() -> PathBuf {
-    let here = Path::new(env!("CARGO_MANIFEST_DIR"));
-    here.parent().unwrap_or(here).to_path_buf()
+    let crate_dir = Path::new(env!("CARGO_MANIFEST_DIR"));
+    crate_dir.parent().unwrap_or(crate_dir).to_path_buf()
 }

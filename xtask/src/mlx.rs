@@ -1,5 +1,5 @@
-//! MLX for the builds that want it: the library and headers of a wheel, fetched once into the
-//! cache, where the MLX backend's build looks last.
+//! Downloads MLX: the library and headers of a Python wheel, unpacked once into the cache. The MLX
+//! backend's build script looks there last.
 
 mod wheel;
 
@@ -12,19 +12,19 @@ use wheel::{Platform, Wheel};
 
 const VERSION: &str = "0.32.4";
 
-/// Names the folder that builds are to use, beside the folders.
+/// The file in the cache that names the folder builds use.
 const CHOSEN: &str = "chosen";
 
-/// What MLX computes with.
+/// A build of MLX for one kind of device.
 struct Variant {
     name: &'static str,
     package: &'static str,
     platforms: &'static [Platform],
-    /// What its library is linked to and its wheel does not have.
-    needs: &'static [&'static str],
+    /// Libraries it links that its wheel does not contain.
+    linked_libraries: &'static [&'static str],
 }
 
-/// The hashes are the package index's.
+/// The hashes are those of the package index.
 const VARIANTS: &[Variant] = &[
     Variant {
         name: "cpu",
@@ -43,7 +43,7 @@ const VARIANTS: &[Variant] = &[
                 sha256: "1289e85e64af1fd16380bf331438bfe4afe875d27afc3e0bcf35f427c488fadd",
             },
         ],
-        needs: &[],
+        linked_libraries: &[],
     },
     Variant {
         name: "cuda13",
@@ -62,7 +62,7 @@ const VARIANTS: &[Variant] = &[
                 sha256: "cf8a67b49cebff85cd98b1d118c09f6c8ee966b899a914c50cc74d614b25616e",
             },
         ],
-        needs: &[
+        linked_libraries: &[
             "libcublasLt.so.13",
             "libcudnn.so.9",
             "libcufft.so.12",
@@ -75,7 +75,7 @@ const VARIANTS: &[Variant] = &[
     Variant {
         name: "metal",
         package: "mlx-metal",
-        // The oldest first: it is the one that runs everywhere.
+        // Oldest first: it runs on every version.
         platforms: &[
             Platform {
                 os: "macos",
@@ -96,18 +96,18 @@ const VARIANTS: &[Variant] = &[
                 sha256: "514df92d41a286895d2564b4b18f4da45096bd7a4a0c47e1042f345ad5a7f936",
             },
         ],
-        needs: &[],
+        linked_libraries: &[],
     },
 ];
 
-/// The variant that runs on every machine of this system.
+/// The variant that runs on every machine with this operating system.
 pub const DEFAULT: &str = if cfg!(target_os = "macos") {
     "metal"
 } else {
     "cpu"
 };
 
-/// Fetches the variant that `args` name and makes it the one that builds use.
+/// Downloads the variant named in `args` and makes builds use it.
 pub fn run(root: &Path, args: &[String]) -> Result<(), Error> {
     let variant = match args {
         [] => variant(DEFAULT)?,
@@ -119,22 +119,22 @@ pub fn run(root: &Path, args: &[String]) -> Result<(), Error> {
     };
     let cache = cache()?;
     let folder = variant.fetch(root, &cache)?;
-    if variant.is_for(OS, ARCH) {
+    if variant.supports(OS, ARCH) {
         write(&cache.join(CHOSEN), &variant.folder())?;
-        println!(
-            "builds with the feature `mlx` use it, unless MLX_ROOT is set or one is installed"
-        );
+        println!("builds with the feature `mlx` use it unless MLX_ROOT is set or MLX is installed");
     } else {
         let root = folder.join("mlx");
-        println!("it is for other machines; to build for one, set MLX_ROOT to {root:?}");
+        println!(
+            "it does not run on this machine; to build for one it runs on, set MLX_ROOT to {root:?}"
+        );
     }
-    print!("{}", variant.needs(&folder)?);
+    print!("{}", variant.linked_libraries_help(&folder)?);
     Ok(())
 }
 
-/// The folder of MLX for the variant `name`, fetched if it is not there; which one builds use
-/// stays as it is.
-pub fn fetched(root: &Path, name: &str) -> Result<PathBuf, Error> {
+/// The MLX folder of the variant `name`, downloaded if needed. Does not change which variant
+/// builds use.
+pub fn find_or_download(root: &Path, name: &str) -> Result<PathBuf, Error> {
     let folder = variant(name)?.fetch(root, &cache()?)?;
     Ok(folder.join("mlx"))
 }
@@ -144,7 +144,7 @@ fn variant(name: &str) -> Result<&'static Variant, Error> {
     found.ok_or_else(|| {
         let known: Vec<_> = VARIANTS.iter().map(|variant| variant.name).collect();
         let known = known.join(", ");
-        let message = format!("mlx has no variant `{name}`; it has: {known}");
+        let message = format!("mlx: unknown variant `{name}`; use one of: {known}");
         Error::Usage { message }
     })
 }
@@ -154,37 +154,37 @@ impl Variant {
         format!("{}-{VERSION}", self.name)
     }
 
-    fn is_for(&self, os: &str, arch: &str) -> bool {
-        !self.on(os, arch).is_empty()
+    fn supports(&self, os: &str, arch: &str) -> bool {
+        !self.platforms_for(os, arch).is_empty()
     }
 
-    fn on(&self, os: &str, arch: &str) -> Vec<&'static Platform> {
+    fn platforms_for(&self, os: &str, arch: &str) -> Vec<&'static Platform> {
         let platforms = self.platforms.iter();
-        let fitting = platforms.filter(|platform| platform.os == os && platform.arch == arch);
-        fitting.collect()
+        let matching = platforms.filter(|platform| platform.os == os && platform.arch == arch);
+        matching.collect()
     }
 
     fn fetch(&self, root: &Path, cache: &Path) -> Result<PathBuf, Error> {
         let folder = cache.join(self.folder());
-        let shown = folder.display();
-        if wheel::is_whole(&folder) {
-            println!("{} {VERSION} is there already: {shown}", self.package);
+        let path = folder.display();
+        if wheel::is_complete(&folder) {
+            println!("{} {VERSION} is already in {path}", self.package);
             return Ok(folder);
         }
         let wheel = Wheel {
             package: self.package,
             version: VERSION,
-            platforms: self.on(OS, ARCH),
-            elsewhere: self.platforms.first(),
+            platforms: self.platforms_for(OS, ARCH),
+            fallback: self.platforms.first(),
         };
         wheel.fetch(root, &folder)?;
-        println!("{} {VERSION} is in {shown}", self.package);
+        println!("{} {VERSION} is in {path}", self.package);
         Ok(folder)
     }
 
-    /// What else the loader must find, and how to have it.
-    fn needs(&self, folder: &Path) -> Result<String, Error> {
-        if self.needs.is_empty() {
+    /// Explains how to get the libraries that the loader must find; empty if there are none.
+    fn linked_libraries_help(&self, folder: &Path) -> Result<String, Error> {
+        if self.linked_libraries.is_empty() {
             return Ok(String::new());
         }
         let packages: Vec<String> = wheel::requirements(folder)?
@@ -192,22 +192,22 @@ impl Variant {
             .map(|package| format!("{package:?}"))
             .collect();
         Ok(format!(
-            "its library is linked to others, which the loader must find:\n  {}\n\
-             where the system has them not, put them beside it:\n  \
+            "the library links these libraries, which the loader must find:\n  {}\n\
+             if the system does not have them, install them next to it:\n  \
              python3 -m pip install --target {folder:?} {}\n",
-            self.needs.join("\n  "),
+            self.linked_libraries.join("\n  "),
             packages.join(" ")
         ))
     }
 }
 
-/// Where the MLX backend's build looks, too.
+/// The folder where the MLX backend's build script looks too.
 fn cache() -> Result<PathBuf, Error> {
     let set = |name| std::env::var_os(name).filter(|value| !value.is_empty());
     let named = set("XDG_CACHE_HOME").map(PathBuf::from);
     let cache = named.or_else(|| set("HOME").map(|home| Path::new(&home).join(".cache")));
     let cache = cache.ok_or_else(|| Error::Missing {
-        what: "a place for MLX".to_string(),
+        what: "a cache folder for MLX".to_string(),
         remedy: "set HOME or XDG_CACHE_HOME".to_string(),
     })?;
     Ok(cache.join("loquat/mlx"))
@@ -225,7 +225,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn variants_are_known_by_name_and_machine() {
+    fn variants_list_their_platforms() {
         for (name, os, arch, wheels) in [
             ("cpu", "linux", "x86_64", 1),
             ("cpu", "linux", "aarch64", 1),
@@ -235,14 +235,14 @@ mod tests {
             ("metal", "macos", "x86_64", 0),
             ("metal", "linux", "aarch64", 0),
         ] {
-            let found = variant(name).unwrap().on(os, arch).len();
+            let found = variant(name).unwrap().platforms_for(os, arch).len();
             assert_eq!(found, wheels, "{name} on {os} {arch}");
         }
         assert!(variant(DEFAULT).is_ok());
     }
 
     #[test]
-    fn every_hash_is_one_and_pins_one_wheel() {
+    fn hashes_are_valid_and_unique() {
         let platforms = VARIANTS.iter().flat_map(|variant| variant.platforms);
         let mut hashes: Vec<&str> = platforms.map(|platform| platform.sha256).collect();
         for hash in &hashes {
@@ -259,7 +259,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_not_a_variant_is_refused_by_name() {
+    fn unknown_variant_is_refused() {
         let root = Path::new(".");
         for (line, named) in [("opencl", "cpu, cuda13, metal"), ("cpu metal", "`metal`")] {
             let args: Vec<String> = line.split(' ').map(str::to_string).collect();

@@ -1,4 +1,4 @@
-//! The test command: every check CI runs, stage by stage, each with its time.
+//! The test command: runs every CI check in stages and prints how long each takes.
 
 mod background;
 mod build;
@@ -17,7 +17,7 @@ use crate::{command, tidy, tools};
 use background::Installs;
 use build::Build;
 
-/// What a stage that passed has to add, such as a part it could not check.
+/// A remark of a stage that passed, such as a part it could not check.
 type Note = Option<String>;
 
 type Install = fn(&Path) -> Result<(), Error>;
@@ -58,7 +58,7 @@ const STAGES: &[Stage] = &[
     },
     Stage {
         name: "tidy",
-        about: "the repository's own rules",
+        about: "the repository's rules",
         run: |context| tidy::run(context.root).map(|()| None),
         ..SHORT
     },
@@ -138,7 +138,7 @@ fn clippy(context: &Context) -> Result<Note, Error> {
     Ok(None)
 }
 
-/// All tests in one build with every feature, then what the MLX crate says without MLX, which is
+/// All tests in one build with every feature, then the MLX crate's tests without MLX, which is
 /// what most people build.
 fn cargo_test(context: &Context) -> Result<Note, Error> {
     let all = context.build.cargo_test(&["--no-fail-fast"])?;
@@ -151,7 +151,7 @@ fn cargo_test(context: &Context) -> Result<Note, Error> {
     Ok(None)
 }
 
-/// Set to `1`, tests that have a long form run it.
+/// When `1`, tests that have a long form run it.
 const FULL_VARIABLE: &str = "LOQUAT_FULL";
 
 /// Runs the chosen stages, all of them even after one fails, and prints a summary.
@@ -183,7 +183,7 @@ pub fn run(root: &Path, args: &[String]) -> Result<(), Error> {
             }
         })
         .collect();
-    sum_up(&reports)
+    print_summary(&reports)
 }
 
 fn run_stage(stage: &Stage, context: &Context, installs: &mut Installs) -> Report {
@@ -237,7 +237,7 @@ impl Report {
     }
 }
 
-fn sum_up(reports: &[Report]) -> Result<(), Error> {
+fn print_summary(reports: &[Report]) -> Result<(), Error> {
     println!();
     for report in reports {
         println!("{}", report.line());
@@ -248,8 +248,8 @@ fn sum_up(reports: &[Report]) -> Result<(), Error> {
 
 fn verdict(reports: &[Report]) -> Result<String, Error> {
     let named = |matches: fn(&Outcome) -> bool| -> Vec<&'static str> {
-        let of_kind = reports.iter().filter(|report| matches(&report.outcome));
-        of_kind.map(|report| report.stage).collect()
+        let matching = reports.iter().filter(|report| matches(&report.outcome));
+        matching.map(|report| report.stage).collect()
     };
     let failed = named(|outcome| matches!(outcome, Outcome::Failed { .. }));
     if !failed.is_empty() {
@@ -269,7 +269,7 @@ struct Choice {
     is_full: bool,
 }
 
-/// The stages that `args` ask for; `None` when they ask for the list.
+/// The stages that `args` select; `None` for `--list`.
 fn choose(args: &[String]) -> Result<Option<Choice>, Error> {
     let is_full = args.iter().any(|arg| arg == "--full");
     let mut named: Option<Vec<&'static str>> = None;
@@ -284,8 +284,9 @@ fn choose(args: &[String]) -> Result<Option<Choice>, Error> {
                 .extend(stage_names(arg, args.next())?),
             "--skip" => skipped.extend(stage_names(arg, args.next())?),
             _ => {
-                let message =
-                    format!("test: unknown option `{arg}`; known: --only, --skip, --full, --list");
+                let message = format!(
+                    "test: unknown option `{arg}`; the options are --only, --skip, --full, --list"
+                );
                 return Err(Error::Usage { message });
             }
         }
@@ -318,7 +319,7 @@ fn stage_names(option: &str, value: Option<&String>) -> Result<Vec<&'static str>
         .map(|name| {
             known()
                 .find(|stage| *stage == name)
-                .ok_or_else(|| usage(format!("does not know the stage `{name}`")))
+                .ok_or_else(|| usage(format!("got the unknown stage `{name}`")))
         })
         .collect()
 }

@@ -1,4 +1,4 @@
-//! The repository's rules: each is a function from the tree to its violations.
+//! The repository's rules. Each rule is a function from the tree to its violations.
 
 mod families;
 mod layers;

@@ -1,4 +1,4 @@
-//! Tools beyond cargo itself: found, installed at a pinned version, or asked for by name.
+//! Finds or installs the tools that the commands need besides cargo.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -7,7 +7,7 @@ use std::sync::{Mutex, PoisonError};
 use crate::command::{cargo, program};
 use crate::error::Error;
 
-/// Private to this checkout, relative to its root.
+/// Where tools of this checkout are installed, relative to its root.
 const TOOLS: &str = "target/tools";
 
 /// A cargo subcommand at the version whose behaviour the stages rely on.
@@ -29,7 +29,7 @@ impl Tool {
         let Tool { name, version } = self;
         println!("{name} {version}: installing into {TOOLS}");
         let source = ["install", name, "--version", version, "--locked", "--force"];
-        // Unoptimised: the build costs more than the tool's own work here ever will.
+        // Unoptimized: building takes longer than the tool's work.
         let build = ["--profile", "dev", "--root", TOOLS];
         cargo(root, &[&source[..], &build].concat())
             .env("CARGO_PROFILE_DEV_DEBUG", "0")
@@ -38,16 +38,16 @@ impl Tool {
     }
 
     fn is_pinned_version(&self, root: &Path, candidate: &Path) -> bool {
-        let answer = program(root, candidate, &["--version"]).probe();
-        answer.is_some_and(|answer| self.is_named_by(&answer))
+        let version = program(root, candidate, &["--version"]).probe();
+        version.is_some_and(|output| self.has_pinned_version(&output))
     }
 
-    fn is_named_by(&self, answer: &str) -> bool {
-        answer.split_whitespace().any(|word| word == self.version)
+    fn has_pinned_version(&self, output: &str) -> bool {
+        output.split_whitespace().any(|word| word == self.version)
     }
 }
 
-/// Fails with the remedy unless `cargo <subcommand>` is there.
+/// Fails with the remedy unless `cargo <subcommand>` is installed.
 pub fn require_component(subcommand: &str, component: &str, package: &str) -> Result<(), Error> {
     let here = Path::new(".");
     match cargo(here, &[subcommand, "--version"]).probe() {
@@ -56,13 +56,13 @@ pub fn require_component(subcommand: &str, component: &str, package: &str) -> Re
             what: format!("`cargo {subcommand}`"),
             remedy: format!(
                 "run `rustup component add {component}`, \
-                 or `apt-get install {package}` where Rust came from the distribution"
+                 or `apt-get install {package}` if Rust came from the distribution"
             ),
         }),
     }
 }
 
-/// For what is C++ here; as root on a machine with apt it is installed, otherwise asked for.
+/// A C++ compiler. Installed with apt if run as root, otherwise an error names the remedy.
 pub fn require_cxx_compiler(root: &Path) -> Result<(), Error> {
     let compiler = std::env::var_os("CXX").unwrap_or_else(|| OsString::from("c++"));
     if program(root, &compiler, &["--version"]).probe().is_some() {
@@ -73,26 +73,26 @@ pub fn require_cxx_compiler(root: &Path) -> Result<(), Error> {
     }
     Err(Error::Missing {
         what: format!("a C++ compiler (`{}`)", compiler.to_string_lossy()),
-        remedy: "install g++ or clang, or name one in CXX".to_string(),
+        remedy: "install g++ or clang, or set CXX".to_string(),
     })
 }
 
-/// Names the Python interpreter, here as for the model store.
+/// The Python interpreter to use; the model store reads the same variable.
 const PYTHON: &str = "LOQUAT_PYTHON";
 
-/// A Python that can make virtual environments, which distributions like to pack apart from it;
-/// as root on a machine with apt it is installed, otherwise asked for.
+/// A Python that can create virtual environments, which some distributions package separately.
+/// Installed with apt if run as root, otherwise an error names the remedy.
 pub fn require_python(root: &Path) -> Result<OsString, Error> {
     let named = std::env::var_os(PYTHON).filter(|value| !value.is_empty());
     let candidates = match &named {
         Some(python) => vec![python.clone()],
         None => vec!["python3".into(), "python".into()],
     };
-    let is_whole = |python: &OsString| {
+    let has_venv = |python: &OsString| {
         let imports = program(root, python, &["-c", "import ensurepip, venv"]);
         imports.probe().is_some()
     };
-    if let Some(python) = candidates.iter().find(|python| is_whole(python)) {
+    if let Some(python) = candidates.iter().find(|python| has_venv(python)) {
         return Ok(python.clone());
     }
     if named.is_none() && can_install_packages(root) {
@@ -101,14 +101,14 @@ pub fn require_python(root: &Path) -> Result<OsString, Error> {
     }
     Err(Error::Missing {
         what: "a Python 3 with the modules `venv` and `ensurepip`".to_string(),
-        remedy: format!("install python3 and python3-venv, or name such a Python in {PYTHON}"),
+        remedy: format!("install python3 and python3-venv, or set {PYTHON} to such a Python"),
     })
 }
 
-/// Node.js with npm; as root on a machine with apt it is installed, otherwise asked for.
+/// Node.js with npm. Installed with apt if run as root, otherwise an error names the remedy.
 pub fn require_node(root: &Path) -> Result<(), Error> {
-    let is_there = |name| program(root, name, &["--version"]).probe().is_some();
-    if is_there("node") && is_there("npm") {
+    let is_installed = |name| program(root, name, &["--version"]).probe().is_some();
+    if is_installed("node") && is_installed("npm") {
         return Ok(());
     }
     if can_install_packages(root) {
@@ -120,16 +120,16 @@ pub fn require_node(root: &Path) -> Result<(), Error> {
     })
 }
 
-/// Libraries of the system that npm's Chromium is linked to, and the packages that have them.
+/// System libraries that npm's Chromium links, and their packages.
 const BROWSER_LIBRARIES: &[(&str, &str)] = &[
     ("libexpat.so.1", "libexpat1"),
     ("libnspr4.so", "libnspr4"),
     ("libnss3.so", "libnss3"),
 ];
 
-/// As root on a machine with apt they are installed, otherwise asked for.
+/// Installed with apt if run as root, otherwise an error names the remedy.
 pub fn require_browser_libraries(root: &Path) -> Result<(), Error> {
-    // Where it cannot be asked, the browser will tell.
+    // Without ldconfig, the browser reports what is missing.
     let Some(known) = program(root, "/sbin/ldconfig", &["-p"]).probe() else {
         return Ok(());
     };
@@ -143,7 +143,7 @@ pub fn require_browser_libraries(root: &Path) -> Result<(), Error> {
         return install_packages(root, &packages);
     }
     Err(Error::Missing {
-        what: "what Chromium is linked to".to_string(),
+        what: "a system library of Chromium".to_string(),
         remedy: format!("install {}", packages.join(", ")),
     })
 }
@@ -154,7 +154,7 @@ fn can_install_packages(root: &Path) -> bool {
 }
 
 fn install_packages(root: &Path, packages: &[&str]) -> Result<(), Error> {
-    // Stages install in the background too, and apt runs once at a time.
+    // Stages install in the background too, and apt allows one process at a time.
     static APT: Mutex<()> = Mutex::new(());
     let _guard = APT.lock().unwrap_or_else(PoisonError::into_inner);
     let apt = |args: &[&str]| {
@@ -171,26 +171,26 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_pinned_version_counts_as_found() {
+    fn only_the_pinned_version_is_found() {
         let tool = Tool {
             name: "cargo-some",
             version: "0.20.2",
         };
-        for (answer, found) in [
+        for (output, found) in [
             ("cargo-some 0.20.2\n", true),
             ("cargo-some 0.20.2 (abc 2026-01-01)\n", true),
             ("cargo-some 0.20.20\n", false),
             ("cargo-some 0.14.2\n", false),
             ("", false),
         ] {
-            assert_eq!(tool.is_named_by(answer), found, "{answer}");
+            assert_eq!(tool.has_pinned_version(output), found, "{output}");
         }
         let absent = Path::new("no-such-program");
         assert!(!tool.is_pinned_version(&std::env::temp_dir(), absent));
     }
 
     #[test]
-    fn a_missing_component_names_its_remedy() {
+    fn missing_component_names_remedy() {
         let error = require_component("no-such-subcommand", "some-component", "a-package");
         let message = error.unwrap_err().to_string();
         assert!(

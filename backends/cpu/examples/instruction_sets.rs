@@ -2,7 +2,7 @@
 //!
 //! `cargo run --release -p loquat-cpu --example instruction_sets [SHAPE:FORMAT] [rounds]`
 //!
-//! Rounds of the instruction sets alternate, so that all see the same machine.
+//! Rounds of the instruction sets alternate, so that all run under the same conditions.
 
 use std::error::Error;
 use std::sync::Arc;

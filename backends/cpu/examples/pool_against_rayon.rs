@@ -3,7 +3,7 @@
 //! `cargo run --release -p loquat-cpu --example pool_against_rayon [threads]`
 //!
 //! A step is a few hundred short parallel loops with a barrier after each. Rounds of the two pools
-//! alternate, so that both see the same machine; the medians go into ADR 0005.
+//! alternate, so that both run under the same conditions; the medians go into ADR 0005.
 
 #[path = "../src/affinity.rs"]
 mod affinity;
@@ -22,11 +22,11 @@ const LOOPS: usize = 240;
 /// Pieces that a loop is divided into, as for a matrix of a small model.
 const TASKS: usize = 48;
 const ROUNDS: usize = 101;
-/// What a loop costs on one thread without any pool.
+/// The time of a loop on one thread without a pool.
 const LOOP_MICROS: [u64; 5] = [2, 5, 10, 20, 50];
-/// Longer than either pool's threads spin, so that they do not disturb the other's.
-const OTHERS_PARK: Duration = Duration::from_millis(2);
-/// What the engine takes between two steps.
+/// Longer than the threads of either pool spin, so that the pools do not disturb each other.
+const PARK_TIME: Duration = Duration::from_millis(2);
+/// The engine's time between two steps.
 const BETWEEN_STEPS: Duration = Duration::from_micros(100);
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -40,8 +40,8 @@ fn main() -> Result<(), Box<dyn Error>> {
     println!("| work per loop | one thread | Loquat's pool | rayon |");
     println!("|---:|---:|---:|---:|");
 
-    let mut ours = Pool::new(threads)?;
-    assert_eq!(ours.threads(), threads);
+    let mut pool = Pool::new(threads)?;
+    assert_eq!(pool.threads(), threads);
     let rayon = rayon::ThreadPoolBuilder::new()
         .num_threads(threads)
         .build()?;
@@ -52,19 +52,19 @@ fn main() -> Result<(), Box<dyn Error>> {
         let mut times = [const { Vec::new() }; 3];
         for _ in 0..ROUNDS {
             times[0].push(step(|| (0..TASKS).for_each(body)));
-            times[1].push(step(|| ours.run(TASKS, &body)));
+            times[1].push(step(|| pool.run(TASKS, &body)));
             // One `install` for the whole step: the calling thread joins the pool once.
             times[2].push(rayon.install(|| step(|| (0..TASKS).into_par_iter().for_each(body))));
         }
-        let [alone, ours, rayon] = times.map(micros_per_loop);
-        println!("| {micros} µs | {alone:.2} µs | {ours:.2} µs | {rayon:.2} µs |");
+        let [single, pool, rayon] = times.map(micros_per_loop);
+        println!("| {micros} µs | {single:.2} µs | {pool:.2} µs | {rayon:.2} µs |");
     }
     Ok(())
 }
 
 /// The time of a step's loops, after an untimed step that wakes the pool's threads.
 fn step(mut run_loop: impl FnMut()) -> Duration {
-    std::thread::sleep(OTHERS_PARK);
+    std::thread::sleep(PARK_TIME);
     (0..LOOPS).for_each(|_| run_loop());
     let pause = Instant::now();
     while pause.elapsed() < BETWEEN_STEPS {
@@ -75,7 +75,7 @@ fn step(mut run_loop: impl FnMut()) -> Duration {
     started.elapsed()
 }
 
-/// Arithmetic that touches no memory, so that only the handing out differs.
+/// Arithmetic without memory accesses, so that only the distribution of work differs.
 fn work(spins: u64) {
     let mut value = black_box(1u64);
     for _ in 0..spins {

@@ -1,15 +1,15 @@
 //! Which processors compute: one of each physical core.
 //!
 //! A session with a thread for every core restricts its workers to these. The system may still move
-//! them between cores: a pinned thread waits for whatever else runs on its core, which costs more
+//! them between cores: a pinned thread waits for other work on its core, which costs more
 //! than moving (ADR 0005 has the numbers). The system alone places a session with fewer threads,
 //! since it knows the other sessions and processes.
 
 #[cfg(target_os = "linux")]
 pub use linux::{cores, processor_count, restrict_to};
 
-/// Processors' numbers, one for each physical core that this process may use; `None` if the
-/// system does not report them.
+/// The processor numbers of this process, one for each physical core; `None` if the system does not
+/// report them.
 #[cfg(not(target_os = "linux"))]
 pub fn cores() -> Option<Vec<usize>> {
     None

@@ -1,5 +1,5 @@
-//! Memory for packed weights: few large chunks, on huge pages if available, so that a step's walk
-//! through all weights has few TLB misses.
+//! Memory for packed weights: few large chunks, on huge pages if available, so that reading all
+//! weights in a step has few TLB misses.
 
 use std::sync::Arc;
 
@@ -10,7 +10,7 @@ const CHUNK: usize = 1 << 30;
 /// Regions begin at cache lines: no two threads share one, and any element is aligned.
 const ALIGN: usize = 64;
 
-/// Hands out regions.
+/// Allocates regions.
 #[derive(Default)]
 pub struct Arena {
     chunk: Option<Arc<Chunk>>,
@@ -22,12 +22,12 @@ pub struct Arena {
 struct Chunk {
     start: *mut u8,
     len: usize,
-    /// Keeps the memory.
+    /// Owns the memory.
     _map: MmapMut,
 }
 
-// SAFETY: a pointer into memory that the chunk itself keeps; regions of it are disjoint, and
-// each is its holder's to share or to change.
+// SAFETY: the pointer refers to memory that the chunk owns; regions are disjoint, and each belongs
+// to its holder.
 unsafe impl Send for Chunk {}
 // SAFETY: as above.
 unsafe impl Sync for Chunk {}
@@ -40,7 +40,7 @@ pub struct Region {
 }
 
 impl Arena {
-    /// For about this many bytes in all.
+    /// An arena for about this many bytes in total.
     pub fn new(expected: usize) -> Self {
         Self {
             expected,

@@ -1,4 +1,4 @@
-//! The size of a step's buffers, predicted from the spec alone.
+//! Predicts the size of a step's buffers from the spec.
 
 use std::ops::Range;
 
@@ -7,11 +7,11 @@ use loquat_spec::{
     Decay, DeltaOutputGate, Dense, Experts, FeedForward, Inner, Mixer, ModelSpec, Rope,
 };
 
-use crate::forward::{MAX_ANSWERS, PieceTask, UNITS_PER_THREAD};
+use crate::forward::{MAX_PIECE_RESULTS, PieceTask, UNITS_PER_THREAD};
 use crate::session::HEAD_BLOCK;
 
 const VALUE: u64 = size_of::<f32>() as u64;
-/// A token's bf16 factor, for each of the buffers that matrices read.
+/// A token's bf16 scale, for each of the buffers that matrices read.
 const FACTORS: u64 = 6 * VALUE;
 /// A token's entry in `Scratch::blocks`.
 const BLOCK: u64 = size_of::<Range<usize>>() as u64;
@@ -40,19 +40,21 @@ pub fn predict_bytes(spec: &ModelSpec, extent: Extent) -> u64 {
     let stream = hidden * (2 + usize::from(sum));
     let plain = stream + per_layer + angles(spec) + widest.plain();
     let rounded = hidden + widest.rounded();
-    // Besides a value's four bytes: one for its code, half of one for its groups' scales and sums,
-    // two for its bf16.
+    // In addition to a value's four bytes: one for its code, half a byte for its group's scale and
+    // sum, two for its bf16 form.
     let per_token = plain as u64 * VALUE + rounded as u64 * 15 / 2 + FACTORS + BLOCK;
     let logits = (HEAD_BLOCK * spec.vocab_size) as u64 * VALUE;
-    let answers = spec.mixers().map(|(_, mixer)| answers(mixer, extent));
+    let results = spec
+        .mixers()
+        .map(|(_, mixer)| piece_result_bytes(mixer, extent));
     per_token
         .saturating_mul(extent.tokens as u64)
         .saturating_add(logits)
-        .saturating_add(answers.max().unwrap_or(0))
+        .saturating_add(results.max().unwrap_or(0))
 }
 
-/// Bytes of the partial results of a long sequence's pieces, if threads share it.
-fn answers(mixer: &Mixer, extent: Extent) -> u64 {
+/// Bytes of the partial results of a long sequence, if threads share it.
+fn piece_result_bytes(mixer: &Mixer, extent: Extent) -> u64 {
     let Mixer::Attention(attention) = mixer else {
         return 0;
     };
@@ -64,7 +66,7 @@ fn answers(mixer: &Mixer, extent: Extent) -> u64 {
     let queries = units
         .saturating_mul(MAX_QUERIES)
         .min(extent.tokens.saturating_mul(attention.heads));
-    let kept = MAX_ANSWERS.max(MAX_QUERIES.saturating_mul(pieces));
+    let kept = MAX_PIECE_RESULTS.max(MAX_QUERIES.saturating_mul(pieces));
     let count = kept.min(queries.saturating_mul(pieces)) as u64;
     let answer = piece_len(attention.value_dim) * size_of::<f32>() + size_of::<PieceTask>();
     count.saturating_mul(answer as u64)
@@ -119,7 +121,7 @@ impl Widths {
 }
 
 fn branch_widths(inner: &Inner, spec: &ModelSpec) -> Widths {
-    let nothing = Widths::default();
+    let none = Widths::default();
     match inner {
         Inner::Mixer(Mixer::Attention(a)) => Widths {
             query: a.query_len(),
@@ -127,7 +129,7 @@ fn branch_widths(inner: &Inner, spec: &ModelSpec) -> Widths {
             value: a.value_len(),
             gate: if a.output_gate { a.mixed_len() } else { 0 },
             inner: a.mixed_len(),
-            ..nothing
+            ..none
         },
         Inner::Mixer(Mixer::Latent(a)) => Widths {
             query: a.query_len(),
@@ -136,12 +138,12 @@ fn branch_widths(inner: &Inner, spec: &ModelSpec) -> Widths {
             gate: a.heads * a.latent_dim.max(a.value_dim),
             narrow: a.query_rank.unwrap_or(0),
             inner: a.heads * a.nope_dim.max(a.latent_dim).max(a.value_dim),
-            ..nothing
+            ..none
         },
         Inner::Mixer(Mixer::ShortConv(conv)) => Widths {
             query: 3 * conv.channels,
             inner: conv.channels,
-            ..nothing
+            ..none
         },
         Inner::Mixer(Mixer::DeltaRule(delta)) => {
             let (decay, rank) = match delta.decay {
@@ -161,19 +163,19 @@ fn branch_widths(inner: &Inner, spec: &ModelSpec) -> Widths {
                 beta: delta.value_heads,
                 narrow: rank.max(gate_rank),
                 inner: delta.value_len(),
-                ..nothing
+                ..none
             }
         }
         Inner::Mixer(Mixer::Mamba2(mamba)) => Widths {
             query: mamba.projected_len(),
             inner: mamba.inner_len(),
-            ..nothing
+            ..none
         },
         Inner::FeedForward(FeedForward::Dense(inner)) => dense(inner),
         Inner::FeedForward(FeedForward::Experts(inner)) => experts(inner, spec.hidden_size),
         Inner::FeedForward(FeedForward::PerLayerInput { dim, .. }) => Widths {
             inner: *dim,
-            ..nothing
+            ..none
         },
     }
 }
@@ -187,7 +189,7 @@ fn dense(dense: &Dense) -> Widths {
 }
 
 fn experts(experts: &Experts, hidden: usize) -> Widths {
-    /// An expert's number, a token's, a weight and a place, in values' worth of bytes.
+    /// The size of a route (expert, token, weight and index) in values.
     const ROUTE: usize = 8;
     let size = experts.expert.size;
     let up = if experts.expert.gated { size } else { 0 };
@@ -201,7 +203,7 @@ fn experts(experts: &Experts, hidden: usize) -> Widths {
     }
 }
 
-/// A cosine and a sine for each pair that turns, once for each kind of rope.
+/// A cosine and a sine per rotated pair, for each distinct RoPE.
 fn angles(spec: &ModelSpec) -> usize {
     let mut ropes: Vec<&Rope> = Vec::new();
     for (_, mixer) in spec.mixers() {

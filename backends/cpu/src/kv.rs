@@ -1,7 +1,7 @@
 //! Keys and values in pages, and recurrent states in buffers. The session's
-//! [`Sequences`](loquat_session::sequences::Sequences) decide who refers to which.
+//! [`Sequences`](loquat_session::sequences::Sequences) decide which sequence uses which.
 //!
-//! Pages lie side by side in a few large regions, which the system backs when they are written.
+//! Pages are adjacent in a few large regions, for which the system allocates memory on first write.
 
 use loquat_cpu_kernels::{KvElement, PAGE, PagePtr};
 use loquat_session::sequences::{CopyOnWrite, SequenceStorage, Slot};
@@ -22,7 +22,7 @@ pub struct KvStorage<T: KvElement> {
 
 struct Page<T> {
     data: PagePtr<T>,
-    /// Keeps the memory.
+    /// Owns the memory.
     _region: Region,
 }
 
@@ -51,7 +51,7 @@ impl<T: KvElement> SequenceStorage for KvStorage<T> {
 
     fn copy_page(&mut self, from: Slot, to: Slot) {
         let [from, to] = [from, to].map(|page| self.page(page));
-        // SAFETY: both belong to this storage, which nobody else touches through `&mut self`.
+        // SAFETY: both belong to this storage, which `&mut self` borrows exclusively.
         unsafe { to.copy_from(from) };
     }
 
@@ -61,7 +61,7 @@ impl<T: KvElement> SequenceStorage for KvStorage<T> {
 }
 
 impl<T: KvElement> KvStorage<T> {
-    /// For about `capacity_tokens`.
+    /// Storage for about `capacity_tokens`.
     pub fn new(spec: &ModelSpec, capacity_tokens: usize) -> Self {
         let state_layout = StateLayout::new(spec);
         let layout = PageLayout::new::<T>(spec);
@@ -106,7 +106,7 @@ impl<T: KvElement> KvStorage<T> {
     pub fn export(&self, len: usize, pages: &[Slot], state: Option<Slot>, out: &mut Vec<u8>) {
         for position in 0..len {
             let page = self.page(pages[position / PAGE]);
-            // SAFETY: steps need `&mut self`, so nobody writes while this borrow lives.
+            // SAFETY: steps need `&mut self`, so nothing writes during this borrow.
             let page = unsafe { page.slice(0, self.layout.page_len()) };
             for layer in self.layout.layers() {
                 for place in layer.token_indices(position % PAGE) {

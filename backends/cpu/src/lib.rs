@@ -1,8 +1,8 @@
-//! The native CPU backend: every block kind of the spec on the machine's own cores.
+//! The native CPU backend, which implements every block kind of the spec.
 //!
-//! Weights are repacked once at load for the widest kernels the machine has; a sequence's
-//! results are bit-identical whatever else is in the batch. Scheduling, sampling and text belong
-//! to the engine, files to `weights`.
+//! Weights are repacked once at load for the widest kernels the machine has; a sequence's results
+//! do not depend on the rest of the batch, bit for bit. Scheduling, sampling and text belong to the
+//! engine, files to `weights`.
 
 mod affinity;
 mod arena;
@@ -65,7 +65,7 @@ impl CpuBackend {
             .collect()
     }
 
-    /// What this machine can run, fastest first; [`CpuBackend::AUTO`] uses the first.
+    /// The instruction sets of this machine, fastest first; [`CpuBackend::AUTO`] uses the first.
     pub fn instruction_sets() -> Vec<&'static str> {
         let tables = supported().into_iter();
         tables.map(|table| table.name).collect()

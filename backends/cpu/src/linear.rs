@@ -1,4 +1,4 @@
-//! A matrix times activations, whatever the matrix's format.
+//! Multiplies activations by matrices of any format.
 
 use std::ops::Range;
 
@@ -88,7 +88,7 @@ impl Linear {
         })
     }
 
-    /// What [`Linear::new`] would allocate, or `None` if it would read the mapped file.
+    /// The bytes that [`Linear::new`] would allocate, or `None` if it would read the mapped file.
     pub fn predict_packed(matrix: &Matrix, precision: Precision) -> Option<u64> {
         match precision {
             Precision::Fast => Packed::predict_bytes(matrix).map(|bytes| bytes as u64),
@@ -156,7 +156,7 @@ impl Product<'_> {
 }
 
 impl Activations {
-    /// Makes room for `tokens` rows of `cols`; the caller fills `values`.
+    /// Resizes to `tokens` rows of `cols`; the caller fills `values`.
     pub fn resize(&mut self, tokens: usize, cols: usize) {
         self.tokens = tokens;
         self.cols = cols;

@@ -74,16 +74,16 @@ impl MachineMemory {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 struct MemoryGroup {
     limit: u64,
-    /// By all of its processes, if reported.
+    /// Memory used by all of its processes, if reported.
     used: Option<u64>,
 }
 
 impl MemoryGroup {
     /// From the file with its limit; its usage is in the same directory. `None` if it has no limit.
     fn at(limit: &Path) -> Option<Self> {
-        let beside = |name| read(&limit.with_file_name(name));
-        let usage = beside("memory.current").or_else(|| beside("memory.usage_in_bytes"));
-        let stat = beside("memory.stat").unwrap_or_default();
+        let sibling = |name| read(&limit.with_file_name(name));
+        let usage = sibling("memory.current").or_else(|| sibling("memory.usage_in_bytes"));
+        let stat = sibling("memory.stat").unwrap_or_default();
         Some(Self {
             limit: group_limit(&read(limit)?)?,
             used: usage.and_then(|usage| group_used(&usage, &stat)),
@@ -114,7 +114,7 @@ fn group_used(usage: &str, stat: &str) -> Option<u64> {
 pub struct MachineCores {
     /// Hardware threads; `None` if the system does not report them.
     pub processors: Option<usize>,
-    /// Physical cores, likewise.
+    /// Physical cores; `None` if the system does not report them.
     pub cores: Option<usize>,
     /// The CPU quota of a control group in processors, if there is one.
     pub quota: Option<f64>,
@@ -180,8 +180,8 @@ const CPU_QUOTA: GroupFile = GroupFile {
     v2: "cpu.max",
 };
 
-/// The files with limits for a process in these control groups. The limits of enclosing groups apply
-/// too; inside a container the outermost visible group is the container's own.
+/// The files with limits for a process in these control groups. The limits of enclosing groups
+/// apply too; inside a container the outermost visible group is the container's own.
 fn group_files(groups: &str, file: &GroupFile) -> Vec<PathBuf> {
     let mut files = Vec::new();
     for line in groups.lines() {
@@ -212,7 +212,7 @@ fn group_limit(text: &str) -> Option<u64> {
     limit.filter(|limit| *limit < NO_LIMIT)
 }
 
-/// Processors' worth of time: `quota period` in version 2, where quota may be `max`;
+/// The quota in processors: `quota period` in version 2, where quota may be `max`;
 /// in version 1 the quota alone, or -1.
 fn group_quota(text: &str, period_file: Option<&str>) -> Option<f64> {
     let mut words = text.split_whitespace();
@@ -276,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn available_memory_is_the_smallest_rest() {
+    fn available_memory_is_the_smallest_remainder() {
         const MACHINE: &str = "MemTotal: 1000 kB\nMemAvailable: 600 kB\n";
         let group = |limit: u64, used: Option<u64>| MemoryGroup {
             limit: limit << 10,

@@ -15,7 +15,7 @@ pub struct MachineLimits {
     pub threads: usize,
     /// Bytes of memory, not cache, that all threads together read in a second.
     pub read_bytes_per_second: f64,
-    /// Products of two int8 values, added up in int32, that all threads make in a second.
+    /// Products of two int8 values, added up in int32, that all threads compute in a second.
     pub multiply_adds_per_second: f64,
     /// The instruction set.
     pub instructions: &'static str,
@@ -46,10 +46,10 @@ impl Effort {
     };
 }
 
-/// One part in this many of all memory is read.
+/// The share of memory that is read is one divided by this.
 const READ_SHARE: u64 = 8;
-/// Less would measure caches.
-const LEAST_READ_BYTES: usize = 64 << 20;
+/// A smaller size would measure caches.
+const MIN_READ_BYTES: usize = 64 << 20;
 
 /// Measures with this many threads, or one per core. Takes about a second.
 pub fn measure(threads: Option<usize>) -> Result<MachineLimits, OpenError> {
@@ -126,7 +126,8 @@ fn read_speed(effort: &Effort, threads: usize) -> f64 {
     (lines * threads * size_of::<Line>()) as f64 / seconds
 }
 
-/// Reads everything, which the sum proves. Plain loads suffice: they are far faster than memory.
+/// Sums all memory, so that every byte is read. Plain loads are fast enough: they are far faster
+/// than memory.
 fn sum(memory: &[Line]) -> u64 {
     /// Independent sums.
     const CHAINS: usize = 8;
@@ -152,23 +153,23 @@ impl Line {
 }
 
 fn read_bytes(effort: &Effort, memory: Option<u64>) -> usize {
-    let wanted = effort.read_bytes;
-    let spare = memory.map_or(wanted as u64, |bytes| bytes / READ_SHARE);
-    wanted.min(spare as usize).max(LEAST_READ_BYTES)
+    let requested = effort.read_bytes;
+    let spare = memory.map_or(requested as u64, |bytes| bytes / READ_SHARE);
+    requested.min(spare as usize).max(MIN_READ_BYTES)
 }
 
 /// Written once, in huge pages if available: small pages would add the cost of TLB misses.
 fn own_memory(lines: usize) -> Vec<Line> {
     let mut memory: Vec<Line> = Vec::with_capacity(lines);
     #[cfg(target_os = "linux")]
-    ask_for_huge_pages(&mut memory);
-    memory.extend((0..lines as u64).map(|place| Line([place; 8])));
+    request_huge_pages(&mut memory);
+    memory.extend((0..lines as u64).map(|index| Line([index; 8])));
     memory
 }
 
 /// Best effort: the memory also works with small pages.
 #[cfg(target_os = "linux")]
-fn ask_for_huge_pages(memory: &mut Vec<Line>) {
+fn request_huge_pages(memory: &mut Vec<Line>) {
     const PAGE: usize = 4096;
     let spare = memory.spare_capacity_mut();
     let start = spare.as_ptr().addr();
@@ -208,8 +209,8 @@ fn times_within(span: Duration, run: impl Fn(u64)) -> u64 {
     }
 }
 
-/// Seconds of the fastest of `passes`. In each pass every thread runs what `prepare` returned, from a
-/// common start to the last one's end.
+/// Seconds of the fastest of `passes`. In each pass every thread runs what `prepare` returned, from
+/// a common start to the last one's end.
 fn best_pass<W: FnMut()>(threads: usize, passes: usize, prepare: impl Fn() -> W + Sync) -> f64 {
     let gate = Barrier::new(threads);
     let passes_of_one = || {
@@ -296,8 +297,8 @@ mod x86 {
                 },
             ),
         ];
-        let here = units.into_iter().filter(|(supported, _)| *supported);
-        here.map(|(_, unit)| unit).collect()
+        let supported = units.into_iter().filter(|(supported, _)| *supported);
+        supported.map(|(_, unit)| unit).collect()
     }
 
     /// Assembly, since the compiler would simplify chains whose sums are constant.
@@ -404,7 +405,7 @@ mod tests {
             (None, 1 << 30),
             (Some(64 << 30), 1 << 30),
             (Some(4 << 30), 512 << 20),
-            (Some(1 << 20), LEAST_READ_BYTES),
+            (Some(1 << 20), MIN_READ_BYTES),
         ] {
             let bytes = read_bytes(&Effort::THOROUGH, memory);
             assert_eq!(bytes, expected, "{memory:?}");

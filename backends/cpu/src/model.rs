@@ -30,12 +30,12 @@ pub struct Model {
 }
 
 impl Model {
-    /// The vector of a token, whose id the session has checked, before any scaling.
+    /// Writes the embedding of a token, before any scaling. The session has checked the ID.
     pub fn embed(&self, token: usize, out: &mut [f32]) {
         match (&self.embedding, &self.head) {
             (None, Linear::Packed(packed)) => packed.decode_row(token, out),
             (Some(matrix), _) if matrix.decode_row(token, out).is_ok() => {}
-            // Binding has checked the lengths; a failure must not look like zeros.
+            // Binding has checked the lengths; a failure must not result in zeros.
             _ => out.fill(f32::NAN),
         }
     }

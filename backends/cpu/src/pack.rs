@@ -49,7 +49,7 @@ thread_local! {
 }
 
 impl<'a> Packer<'a> {
-    /// For matrices of about `expected` bytes in all.
+    /// A packer for matrices of about `expected` bytes in total.
     pub fn new(expected: usize, pool: &'a mut Pool) -> Self {
         Self {
             arena: Arena::new(expected),
@@ -67,7 +67,7 @@ impl<'a> Packer<'a> {
         let len = tiles * layout.tile_bytes();
         let region = self.arena.allocate(len);
         let mut region = region.map_err(|error| {
-            OpenError::Device(format!("no memory for {len} bytes of weights ({error})"))
+            OpenError::Device(format!("cannot allocate {len} bytes for weights ({error})"))
         })?;
         let bytes = SharedMut::new(region.bytes_mut());
         let fault = OnceLock::new();
@@ -77,7 +77,7 @@ impl<'a> Packer<'a> {
             let rows = tile * TILE_ROWS..((tile + 1) * TILE_ROWS).min(rows);
             for (within, row) in rows.enumerate() {
                 if let Err(error) = layout.pack_row(matrix, row, within, bytes) {
-                    // Any of the errors will do.
+                    // Reports any one of the errors.
                     let _ = fault.set(error);
                     return;
                 }
@@ -101,7 +101,7 @@ impl<'a> Packer<'a> {
 }
 
 impl Packed {
-    /// The size that [`Packer::pack`] would allocate; `None` if it would not pack.
+    /// The bytes that [`Packer::pack`] would allocate; `None` if it would not pack.
     pub fn predict_bytes(matrix: &Matrix) -> Option<usize> {
         let layout = PackedLayout::for_matrix(matrix)?;
         Some(matrix.rows().div_ceil(TILE_ROWS) * layout.tile_bytes())
@@ -143,8 +143,8 @@ impl PackedLayout {
     fn for_matrix(matrix: &Matrix) -> Option<Self> {
         let cols = matrix.cols();
         let form = form(matrix.storage())?;
-        let whole = cols.is_multiple_of(GROUP * form.run);
-        whole.then_some(Self { cols, form })
+        let divides = cols.is_multiple_of(GROUP * form.run);
+        divides.then_some(Self { cols, form })
     }
 
     fn tile_bytes(&self) -> usize {

@@ -6,7 +6,7 @@ use loquat_spec::{KvSource, Mixer, ModelSpec};
 /// Each layer's offsets in a page.
 #[derive(Clone)]
 pub struct PageLayout {
-    /// Layers without keys of their own have an empty one.
+    /// Layers without their own keys have an empty entry.
     layers: Vec<LayerLayout>,
     len: usize,
 }
@@ -109,7 +109,7 @@ impl LayerLayout {
     /// support such layers.
     ///
     /// # Safety
-    /// The page must live, and no other thread may access the slot.
+    /// The page must be allocated, and no other thread may access the slot.
     #[inline]
     pub unsafe fn write_key<T: KvElement>(
         &self,
@@ -126,7 +126,7 @@ impl LayerLayout {
     /// Writes one token's keys and values, all heads, into its page.
     ///
     /// # Safety
-    /// The page must live, and no other thread may access the slot.
+    /// The page must be allocated, and no other thread may access the slot.
     #[inline]
     pub unsafe fn write_token<T: KvElement>(
         &self,

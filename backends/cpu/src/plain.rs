@@ -1,4 +1,4 @@
-//! Weights multiplied directly from the file, or decoded a few rows at a time.
+//! Multiplies by weights directly from the file, or decoded a few rows at a time.
 
 use std::cell::RefCell;
 use std::ops::Range;

@@ -1,9 +1,9 @@
 //! A persistent pool for many small parallel loops.
 //!
-//! A decode step is a few hundred loops of some microseconds each. Workers spin briefly for the next
-//! one, then park, so that an idle session uses no CPU. A loop is handed over through atomics alone.
-//! Threads take its tasks in runs that shrink towards the end. The loop does not wait for a delayed
-//! worker that holds no tasks.
+//! A decode step is a few hundred loops of some microseconds each. Workers spin briefly for the
+//! next one, then park, so that an idle session uses no CPU. A loop is handed over through atomics
+//! alone. Threads take its tasks in runs that shrink towards the end. The loop does not wait for a
+//! delayed worker that holds no tasks.
 
 use std::cell::UnsafeCell;
 use std::ops::Range;
@@ -16,16 +16,17 @@ use std::time::{Duration, Instant};
 use crate::affinity;
 
 /// How long a worker spins for the next loop before it parks: longer than the engine takes
-/// between two steps, far shorter than anyone notices.
+/// between two steps, far too short to notice.
 const SPIN: Duration = Duration::from_micros(200);
 
 /// Loads of an atomic before a waiting thread yields its core: tens of microseconds, in which most
 /// waits between two loops of a step end.
-const LOOKS: u32 = 1024;
+const SPIN_LOADS: u32 = 1024;
 
-/// How long a worker computes before it yields its core between two loops. Otherwise the system would
-/// preempt it within a loop, after a time slice of some milliseconds, and all threads would wait.
-const OFFER: Duration = Duration::from_millis(1);
+/// How long a worker computes before it yields its core between two loops. Otherwise the system
+/// would preempt it within a loop, after a time slice of some milliseconds, and all threads would
+/// wait.
+const YIELD_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The job is open for workers to join.
 const OPEN: u32 = 1 << 31;
@@ -145,7 +146,7 @@ impl Pool {
             std::hint::spin_loop();
             looks = looks.wrapping_add(1);
             // On a busy machine the worker may need this core to finish.
-            if looks.is_multiple_of(LOOKS) {
+            if looks.is_multiple_of(SPIN_LOADS) {
                 std::thread::yield_now();
             }
         }
@@ -159,11 +160,11 @@ impl Pool {
 
 impl Shared {
     fn work(&self) {
-        let (mut seen, mut offered) = (0, Instant::now());
+        let (mut seen, mut yielded_at) = (0, Instant::now());
         while !self.stop.load(Ordering::Acquire) {
-            seen = self.await_epoch(seen, &mut offered);
+            seen = self.await_epoch(seen, &mut yielded_at);
             if self.join() {
-                let run = AssertUnwindSafe(|| self.take_part());
+                let run = AssertUnwindSafe(|| self.run_tasks());
                 if catch_unwind(run).is_err() {
                     self.panicked.store(true, Ordering::Relaxed);
                 }
@@ -181,8 +182,8 @@ impl Shared {
             .is_ok()
     }
 
-    /// A worker's part of the job that it has joined.
-    fn take_part(&self) {
+    /// Runs tasks of the job that the worker has joined.
+    fn run_tasks(&self) {
         // SAFETY: this worker is inside, and until it leaves the job stays and its body lives.
         let (body, tasks) = unsafe {
             let job = *self.job.get();
@@ -193,8 +194,8 @@ impl Shared {
         }
     }
 
-    /// The next tasks for the calling thread: long runs first, which are cheap to take, single tasks
-    /// in the end, so that no thread waits long for another.
+    /// The next tasks for the calling thread: long runs first, to reduce contention, and single
+    /// tasks at the end, so that no thread waits long for another.
     fn take(&self, tasks: usize) -> Option<Range<usize>> {
         let end = |next: usize| next + ((tasks - next) / (2 * self.threads)).max(1);
         let taken = self
@@ -206,14 +207,14 @@ impl Shared {
     }
 
     /// Spins, then parks, until the epoch has moved past `seen`.
-    fn await_epoch(&self, seen: usize, offered: &mut Instant) -> usize {
+    fn await_epoch(&self, seen: usize, yielded_at: &mut Instant) -> usize {
         let started = Instant::now();
-        if started - *offered > OFFER {
+        if started - *yielded_at > YIELD_INTERVAL {
             std::thread::yield_now();
-            *offered = started;
+            *yielded_at = started;
         }
         loop {
-            for _ in 0..LOOKS {
+            for _ in 0..SPIN_LOADS {
                 let epoch = self.epoch.load(Ordering::Acquire);
                 if epoch != seen {
                     return epoch;
@@ -234,12 +235,12 @@ impl Shared {
             };
         }
         self.parked.fetch_sub(1, Ordering::SeqCst);
-        *offered = Instant::now();
+        *yielded_at = Instant::now();
         self.epoch.load(Ordering::SeqCst)
     }
 }
 
-/// Nothing panics while holding these locks, so poisoning means nothing.
+/// No code panics while holding these locks, so poisoning can be ignored.
 fn lock<T>(mutex: &Mutex<T>) -> std::sync::MutexGuard<'_, T> {
     mutex
         .lock()

@@ -1,4 +1,4 @@
-//! Recurrent state: buffers that sequences hold beside their pages, shared until written.
+//! Recurrent state: buffers that sequences hold in addition to their pages, shared until written.
 
 use std::ops::Range;
 
@@ -6,7 +6,7 @@ use loquat_cpu_kernels::PagePtr;
 use loquat_session::sequences::Slot;
 use loquat_spec::{Mixer, ModelSpec};
 
-/// Where each layer's recurrent state lies inside a buffer.
+/// The offset of each layer's recurrent state in a buffer.
 #[derive(Clone)]
 pub struct StateLayout {
     layers: Vec<Option<LayerState>>,
@@ -17,7 +17,7 @@ pub struct StateLayout {
 pub struct LayerState {
     /// The convolutions' last inputs.
     pub conv: Range<usize>,
-    /// The heads' memories, one after another.
+    /// The states of the heads, one after another.
     pub memory: Range<usize>,
 }
 
@@ -50,7 +50,7 @@ impl StateLayout {
         layout
     }
 
-    /// Values of one state; 0 where the model has no recurrent layer.
+    /// Values of one state; 0 if the model has no recurrent layers.
     pub fn len(&self) -> usize {
         self.len
     }
@@ -61,11 +61,11 @@ impl StateLayout {
 
     /// The state of a layer that has one.
     pub fn layer(&self, index: usize) -> LayerState {
-        let nothing = LayerState {
+        let empty = LayerState {
             conv: 0..0,
             memory: 0..0,
         };
-        self.layers[index].clone().unwrap_or(nothing)
+        self.layers[index].clone().unwrap_or(empty)
     }
 }
 

@@ -177,7 +177,7 @@ fn planned_state<T: KvElement>(
     }
 }
 
-/// The index of the largest value, the first of equals; `None` if nothing is a number.
+/// The index of the largest value, the lowest index of equal values; `None` if all values are NaN.
 fn argmax(values: &[f32]) -> Option<u32> {
     const BLOCK: usize = 1024;
     let mut block = 0;
@@ -188,8 +188,8 @@ fn argmax(values: &[f32]) -> Option<u32> {
             (block, largest) = (index, value);
         }
     }
-    let mut places = values.iter().enumerate().skip(block * BLOCK);
-    let found = places.find(|(_, value)| **value == largest && largest > f32::NEG_INFINITY);
+    let mut candidates = values.iter().enumerate().skip(block * BLOCK);
+    let found = candidates.find(|(_, value)| **value == largest && largest > f32::NEG_INFINITY);
     found.map(|(index, _)| index as u32)
 }
 
@@ -197,9 +197,9 @@ fn argmax(values: &[f32]) -> Option<u32> {
 fn max(values: &[f32]) -> f32 {
     const LANES: usize = 32;
     let larger = |a: f32, b: f32| if a > b { a } else { b };
-    let (whole, rest) = values.as_chunks::<LANES>();
+    let (chunks, rest) = values.as_chunks::<LANES>();
     let mut lanes = [f32::NEG_INFINITY; LANES];
-    for values in whole {
+    for values in chunks {
         lanes = std::array::from_fn(|i| larger(values[i], lanes[i]));
     }
     let all = rest.iter().chain(&lanes);

@@ -1,4 +1,4 @@
-//! Memory of which each thread writes its own part.
+//! Memory that threads write in disjoint parts.
 
 use std::marker::PhantomData;
 
@@ -10,7 +10,7 @@ pub struct SharedMut<'a, T> {
 }
 
 // SAFETY: sharing is only a pointer and a length; every access goes through an unsafe method
-// whose caller vouches that no two threads touch the same elements.
+// whose caller guarantees that no two threads access the same elements.
 unsafe impl<T: Send> Sync for SharedMut<'_, T> {}
 // SAFETY: as above; the slice itself could be sent.
 unsafe impl<T: Send> Send for SharedMut<'_, T> {}

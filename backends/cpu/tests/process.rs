@@ -1,6 +1,6 @@
-//! What a session takes of the whole process: memory against the plan, allocations of a decode
-//! step, CPU time at rest. A program of its own with one test, since anything else that runs in the
-//! process would be counted too.
+//! Measures the process of a session: memory against the plan, allocations of a decode step, CPU
+//! time when idle. A separate program with one test, because everything else in the process would
+//! be counted too.
 
 use std::alloc::{GlobalAlloc, Layout, System};
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -77,13 +77,13 @@ fn memory_stays_within_plan() {
 /// Steps until KV or sequences run out. Buffers grow on the way, and must not end up larger than
 /// buffers allocated at once.
 fn fill(session: &mut dyn Session, output: &mut StepOutput) {
-    let most = session.capabilities().max_step_tokens;
+    let max = session.capabilities().max_step_tokens;
     let mut batch = StepBatch::default();
     for round in 1.. {
         let Ok(sequence) = session.create() else {
             return;
         };
-        let tokens: Vec<u32> = (0..most.min(round * most.div_ceil(3)) as u32)
+        let tokens: Vec<u32> = (0..max.min(round * max.div_ceil(3)) as u32)
             .map(|i| i % 31)
             .collect();
         batch.clear();
@@ -191,7 +191,7 @@ mod idle {
             tv_sec: 0,
             tv_nsec: 0,
         };
-        // SAFETY: the system writes one `timespec`, which is there.
+        // SAFETY: the system writes one `timespec`, which is valid.
         let outcome = unsafe { libc::clock_gettime(libc::CLOCK_PROCESS_CPUTIME_ID, &mut time) };
         assert_eq!(outcome, 0);
         Duration::new(time.tv_sec as u64, time.tv_nsec as u32)

@@ -49,7 +49,7 @@ impl MlxSession {
             return Ok((claimed, None));
         };
         let mut rows: Vec<Option<AheadRow>> = rows.into_iter().map(Some).collect();
-        let mut places = Vec::with_capacity(rows.len());
+        let mut indices = Vec::with_capacity(rows.len());
         let mut earlier = 0;
         for (index, requested) in batch.rows().iter().enumerate() {
             let planned = earlier;
@@ -68,11 +68,11 @@ impl MlxSession {
                             .is_ok()
                 })
             };
-            let Some(place) = rows.iter().position(matches) else {
+            let Some(index) = rows.iter().position(matches) else {
                 continue;
             };
-            if let Some(row) = rows[place].take() {
-                places.push(place as i32);
+            if let Some(row) = rows[index].take() {
+                indices.push(index as i32);
                 claimed[index] = true;
                 storage::commit(&mut self.sequences, row.grant, row.states);
             }
@@ -80,19 +80,19 @@ impl MlxSession {
         for row in rows.into_iter().flatten() {
             self.sequences.roll_back(row.grant);
         }
-        Ok((claimed, self.pick(&greedy, &places)?))
+        Ok((claimed, self.pick(&greedy, &indices)?))
     }
 
-    /// Some of an array's values, in this order; `None` for none.
-    fn pick(&self, values: &Array, places: &[i32]) -> Result<Option<Array>, MlxError> {
-        if places.is_empty() {
+    /// Selects values of an array in this order; `None` if there are none.
+    fn pick(&self, values: &Array, indices: &[i32]) -> Result<Option<Array>, MlxError> {
+        if indices.is_empty() {
             return Ok(None);
         }
-        if places.iter().copied().eq(0..values.dim(0)) {
+        if indices.iter().copied().eq(0..values.dim(0)) {
             return Ok(Some(values.clone()));
         }
-        let places = self.ops.upload_i32(places, &[places.len() as i32])?;
-        self.ops.take_rows(values, &places, 0).map(Some)
+        let indices = self.ops.upload_i32(indices, &[indices.len() as i32])?;
+        self.ops.take_rows(values, &indices, 0).map(Some)
     }
 
     /// Starts the next step if every row continues with the token it emits. `None` if the rows are
@@ -138,9 +138,9 @@ impl MlxSession {
         }
     }
 
-    /// Grants one more token to each sequence, or to none. While a step runs, MLX refers to the keys
-    /// it reads, so the step ahead writes to copies: they must fit into free pages, and be small
-    /// enough that copying is cheap compared to a step.
+    /// Grants one more token to each sequence, or to none. While a step runs, MLX refers to the
+    /// keys it reads, so the step ahead writes to copies: they must fit into free pages, and be
+    /// small enough that copying is cheap compared to a step.
     fn grant_spare(&mut self, sequences: &[SequenceId]) -> Option<Vec<RowGrant>> {
         const MAX_COPIED: u64 = 512 << 20;
         let copied = self.sequences.held(sequences).ok()?.kv_tokens;
@@ -169,16 +169,16 @@ impl MlxSession {
         };
         let joined = self.ops.concatenate(&[ahead, fresh], 0)?;
         let (mut next_ahead, mut next_fresh) = (0, ahead.dim(0));
-        let mut places = Vec::with_capacity(launched.sources.len());
+        let mut indices = Vec::with_capacity(launched.sources.len());
         for source in &launched.sources {
             let next = match source {
                 RowSource::Ahead => &mut next_ahead,
                 RowSource::Fresh | RowSource::Refused(_) => &mut next_fresh,
             };
-            places.push(*next);
+            indices.push(*next);
             *next += 1;
         }
-        self.pick(&joined, &places)
+        self.pick(&joined, &indices)
     }
 
     /// Keeps the started step, now that the tokens it continues are known.

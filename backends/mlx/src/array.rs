@@ -1,5 +1,4 @@
-//! MLX's arrays and the operations that the backend uses, safe to call: the only module that
-//! calls the shim to compute.
+//! Safe wrappers of MLX's arrays and operations: the only module that calls the shim to compute.
 //!
 //! Operations are lazy: they describe a computation, which [`Ops::eval`] or a read starts. Each
 //! returns a new array. MLX reuses the memory of an input that nothing refers to, so an array
@@ -82,7 +81,7 @@ pub enum Binary {
 pub enum Reduce {
     Sum = 0,
     Max = 1,
-    /// The index of the largest value, the first of equals.
+    /// The index of the largest value; the lowest index of equal values.
     ArgMax = 2,
 }
 
@@ -110,7 +109,7 @@ pub enum Fused {
     Relu = 11,
     /// `a / (b + c) * d`
     Share = 12,
-    /// `a * b + c * d + ...`, and an odd one at the end as it is.
+    /// `a * b + c * d + ...`; with an odd number of inputs, the last is added unchanged.
     SumOfProducts = 13,
     /// The SiLU of that.
     SiluOfProducts = 14,
@@ -118,7 +117,7 @@ pub enum Fused {
     TimesProducts = 15,
     /// `c * softplus(a + b)`
     LogDecay = 16,
-    /// `softplus(a * b + c)`, kept between `d` and `e`.
+    /// `softplus(a * b + c)`, clamped between `d` and `e`.
     StepSize = 17,
     /// `a * exp(b)`
     TimesExp = 18,
@@ -126,7 +125,7 @@ pub enum Fused {
     Remember = 19,
     /// `(a - b) * sigmoid(c)`
     Change = 20,
-    /// `exp(a - b + c)`, and perhaps times `d`.
+    /// `exp(a - b + c)`, optionally times `d`.
     PairDecay = 21,
 }
 
@@ -148,7 +147,7 @@ impl Packing {
     }
 }
 
-/// Codes of [..., rows, cols in words], with a scale and perhaps a bias for each group.
+/// Codes of [..., rows, cols in words], with a scale and an optional bias per group.
 #[derive(Clone)]
 pub struct Packed {
     pub codes: Array,
@@ -160,15 +159,15 @@ pub struct Packed {
 /// Which keys each query attends to.
 #[derive(Clone, Copy)]
 pub enum Mask<'a> {
-    /// Every query sees every key.
+    /// Every query attends to every key.
     None,
-    /// The last query sees all keys, the one before it one less, and so on.
+    /// The last query attends to all keys, the one before it to one less, and so on.
     Causal,
-    /// True where a query sees a key, or added to the scores.
+    /// Booleans (true: attend), or values that are added to the scores.
     Array(&'a Array),
 }
 
-/// An MLX array, perhaps not computed yet. Cloning is cheap and shares it.
+/// An MLX array, which may not be computed yet. Cloning is cheap and shares it.
 pub struct Array {
     raw: *mut RawArray,
     api: &'static Api,
@@ -258,8 +257,8 @@ impl Ops {
     pub fn new(api: &'static Api, device: DeviceKind) -> Result<Self> {
         let mut idle = idle();
         let fits = |ops: &Ops| ptr::eq(ops.api, api) && ops.device == device;
-        if let Some(place) = idle.iter().position(fits) {
-            return Ok(idle.swap_remove(place));
+        if let Some(index) = idle.iter().position(fits) {
+            return Ok(idle.swap_remove(index));
         }
         // SAFETY: the library is never unloaded.
         let stream = unsafe { (api.stream_new)(device as u32) };
@@ -330,13 +329,13 @@ operations! {
     reshape(a: &Array, dims: &[i32]) => reshape(a.raw, dims.into());
     transpose(a: &Array, order: &[i32]) => transpose(a.raw, order.into());
     broadcast_to(a: &Array, dims: &[i32]) => broadcast_to(a.raw, dims.into());
-    /// From `start` up to `stop` in each dimension.
+    /// `start..stop` in each dimension.
     slice(a: &Array, start: &[i32], stop: &[i32]) => slice(a.raw, start.into(), stop.into());
-    /// `a` with `update` in the place from `start` up to `stop`.
+    /// `a` with `update` at `start..stop`.
     slice_update(a: &Array, update: &Array, start: &[i32], stop: &[i32])
         => slice_update(a.raw, update.raw, start.into(), stop.into());
-    /// `a` of [rows, heads, places, dim] with `update` of [n, 1, heads, 1, dim] put at these rows
-    /// and places.
+    /// `a` of [rows, heads, positions, dim] with `update` of [n, 1, heads, 1, dim] at these rows
+    /// and positions.
     put_tokens(a: &Array, rows: &Array, places: &Array, update: &Array)
         => put_tokens(a.raw, rows.raw, places.raw, update.raw);
     concatenate(arrays: &[&Array], axis: i32)
@@ -348,12 +347,12 @@ operations! {
         => put_along_axis(a.raw, indices.raw, values.raw, axis);
     unary(op: Unary, a: &Array) => unary(op as u32, a.raw);
     binary(op: Binary, a: &Array, b: &Array) => binary(op as u32, a.raw, b.raw);
-    /// Times a number of the array's own type.
+    /// Multiplies by a number of the array's type.
     scale(a: &Array, factor: f32) => scale(a.raw, factor);
     select(condition: &Array, yes: &Array, no: &Array) => select(condition.raw, yes.raw, no.raw);
     reduce(op: Reduce, a: &Array, axis: i32, keep: bool) => reduce(op as u32, a.raw, axis, keep);
     cumsum(a: &Array, axis: i32) => cumsum(a.raw, axis);
-    /// Places such that those of the `kth` smallest values come first.
+    /// Indices that move the `kth` smallest values to the front.
     argpartition(a: &Array, kth: i32, axis: i32) => argpartition(a.raw, kth, axis);
     /// The `count` largest values, in any order.
     largest(a: &Array, count: i32, axis: i32) => largest(a.raw, count, axis);
@@ -373,7 +372,7 @@ operations! {
         matrix.codes.raw, matrix.scales.raw, raw(matrix.biases.as_ref()), matrix.packing.raw(),
         to as u32
     );
-    /// `x[i] @ stack[chosen[i]]` for each `i`; `sorted` promises that `chosen` ascends.
+    /// `x[i] @ stack[chosen[i]]` for each `i`; `sorted` states that `chosen` is ascending.
     gather_matmul(x: &Array, stack: &Array, chosen: &Array, sorted: bool)
         => gather_matmul(x.raw, stack.raw, chosen.raw, sorted);
     /// The same with packed matrices, transposed.
@@ -397,7 +396,7 @@ impl Ops {
         self.upload_parts(&[bytes], dims, of)
     }
 
-    /// A copy of a weight in the device's own memory: the parts one after another.
+    /// A copy of a weight in device memory: the concatenated parts.
     pub fn upload_weight(&self, parts: &[&[u8]], dims: &[i32], of: Type) -> Result<Array> {
         let copied = self.upload_parts(parts, dims, of)?;
         // SAFETY: as for the other operations.
@@ -490,13 +489,13 @@ impl Ops {
         Ok((out?, after?))
     }
 
-    /// Computes all of them, and waits.
+    /// Computes the arrays and waits.
     pub fn eval(&self, arrays: &[&Array]) -> Result<()> {
         // SAFETY: arrays are live, and the list outlives the call.
         self.check(unsafe { (self.api.eval)(list(arrays).as_slice().into()) })
     }
 
-    /// Starts computing all of them.
+    /// Starts computing the arrays.
     pub fn start(&self, arrays: &[&Array]) -> Result<()> {
         // SAFETY: arrays are live, and the list outlives the call.
         self.check(unsafe { (self.api.async_eval)(list(arrays).as_slice().into()) })

@@ -1,4 +1,4 @@
-//! Tokens drawn on the device, so that no logits are copied to the host.
+//! Samples tokens on the device, so that no logits are copied to the host.
 
 use loquat_session::Draw;
 
@@ -20,7 +20,7 @@ pub fn draw(ops: &Ops, logits: &Array, draws: &[Draw]) -> Result<Array, MlxError
     let below = ops.binary(Binary::Subtract, &logits, &peak)?;
     let cooled = ops.multiply(&below, &per_row(|draw| 1.0 / draw.temperature)?)?;
     let mut weights = ops.unary(Unary::Exp, &cooled)?;
-    let nothing = ops.full(&[1], 0.0, Type::F32)?;
+    let zero = ops.full(&[1], 0.0, Type::F32)?;
     if draws.iter().any(|draw| draw.top_k > 0) {
         let ranks = ops.arange(0, vocab, Type::F32)?;
         let last_kept = per_row(|draw| match draw.top_k {
@@ -28,27 +28,27 @@ pub fn draw(ops: &Ops, logits: &Array, draws: &[Draw]) -> Result<Array, MlxError
             kept => kept as f32 - 1.0,
         })?;
         let kept = ops.binary(Binary::GreaterEqual, &last_kept, &ranks)?;
-        weights = ops.select(&kept, &weights, &nothing)?;
+        weights = ops.select(&kept, &weights, &zero)?;
     }
     if draws.iter().any(|draw| draw.top_p < 1.0) {
         let sums = ops.cumsum(&weights, 1)?;
         let before = ops.binary(Binary::Subtract, &sums, &weights)?;
         let mass = ops.multiply(&last(ops, &sums)?, &per_row(|draw| draw.top_p)?)?;
         let beyond = ops.binary(Binary::GreaterEqual, &before, &mass)?;
-        weights = ops.select(&beyond, &nothing, &weights)?;
+        weights = ops.select(&beyond, &zero, &weights)?;
     }
     if draws.iter().any(|draw| draw.min_p > 0.0) {
-        let least = per_row(|draw| draw.min_p)?;
-        let kept = ops.binary(Binary::GreaterEqual, &weights, &least)?;
-        weights = ops.select(&kept, &weights, &nothing)?;
+        let min_p = per_row(|draw| draw.min_p)?;
+        let kept = ops.binary(Binary::GreaterEqual, &weights, &min_p)?;
+        weights = ops.select(&kept, &weights, &zero)?;
     }
     let sums = ops.cumsum(&weights, 1)?;
     let total = last(ops, &sums)?;
     let target = ops.multiply(&total, &per_row(|draw| draw.unit)?)?;
     let passed = ops.binary(Binary::GreaterEqual, &sums, &target)?;
-    let place = ops.reduce(Reduce::ArgMax, &ops.astype(&passed, Type::I32)?, 1, true)?;
-    let tokens = ops.take_along(&order, &place, 1)?;
-    let is_number = ops.binary(Binary::GreaterEqual, &total, &nothing)?;
+    let index = ops.reduce(Reduce::ArgMax, &ops.astype(&passed, Type::I32)?, 1, true)?;
+    let tokens = ops.take_along(&order, &index, 1)?;
+    let is_number = ops.binary(Binary::GreaterEqual, &total, &zero)?;
     let tokens = ops.select(&is_number, &tokens, &ops.upload_u32(&[NO_TOKEN], &[1])?)?;
     ops.reshape(&tokens, &[-1])
 }

@@ -1,11 +1,11 @@
 //! The shim's functions, looked up in the loaded library. `shim/shim.h` says what each does and
-//! who owns what; signatures here and there must agree, which [`ABI`] watches over.
+//! who owns what; the signatures in both files must agree, which [`ABI`] checks.
 
 use std::ffi::c_char;
 
 use libloading::Library;
 
-/// Made of the files on both sides, so that only a shim of the same ones is taken.
+/// A hash of the files on both sides, so that only a matching shim is loaded.
 pub const ABI: u64 = match u64::from_str_radix(env!("LOQUAT_MLX_ABI"), 16) {
     Ok(abi) => abi,
     Err(_) => panic!("the build sets LOQUAT_MLX_ABI to a number"),

@@ -1,7 +1,8 @@
-//! What sequences store: keys and values in arrays with room to grow, and recurrent states.
+//! The storage of sequences: keys and values in arrays with room to grow, and recurrent states.
 //!
-//! Sequences that decode together keep their keys in one array, a [`KvBatch`], so that a layer writes
-//! and reads them in a few operations, whatever their number. A single sequence is a batch of one.
+//! Sequences that decode together keep their keys in one array, a [`KvBatch`], so that a layer
+//! writes and reads them in a few operations for any number of sequences. A single sequence is a
+//! batch of one.
 //!
 //! MLX's arrays are values: forks share them until one of the two writes, and only then does MLX
 //! copy. A write happens in place if nothing else refers to the array, so batches are moved
@@ -10,7 +11,7 @@
 use crate::array::{Array, Ops};
 use crate::error::MlxError;
 
-/// Keys and values of one layer; nothing before the first token, and in layers that keep none.
+/// Keys and values of one layer; empty before the first token and in layers without KV.
 #[derive(Clone, Default)]
 pub struct KvSlot(Option<Kv>);
 
@@ -27,7 +28,7 @@ pub struct Kv {
 pub struct Recurrent {
     /// The convolution's last inputs, [1, kernel - 1, channels].
     pub conv: Option<Array>,
-    /// The heads' memories, float32.
+    /// The states of the heads, float32.
     pub memory: Option<Array>,
 }
 
@@ -54,7 +55,7 @@ impl KvSlot {
     }
 
     pub fn get(&self) -> Result<&Kv, MlxError> {
-        let missing = || MlxError("a layer reads keys that were not written".to_owned());
+        let missing = || MlxError("a layer reads keys that do not exist".to_owned());
         self.0.as_ref().ok_or_else(missing)
     }
 
@@ -63,7 +64,7 @@ impl KvSlot {
         kv.flat_map(|kv| std::iter::once(&kv.keys).chain(&kv.values))
     }
 
-    /// The same with each array changed.
+    /// Applies a function to each array.
     pub fn map(
         &self,
         change: impl Fn(&Array) -> Result<Array, MlxError>,
@@ -77,7 +78,7 @@ impl KvSlot {
         })))
     }
 
-    /// Slots of one layer, one under another.
+    /// Concatenates slots of one layer along the rows.
     fn join(ops: &Ops, slots: &[&Self]) -> Result<Self, MlxError> {
         let join = |pick: fn(&Kv) -> Option<&Array>| {
             let arrays: Vec<&Array> = slots
@@ -112,7 +113,7 @@ impl KvBatch {
         }
     }
 
-    /// One of its sequences as a batch of its own: views of the same arrays.
+    /// One of its sequences as a separate batch: views of the same arrays.
     pub fn row(&self, ops: &Ops, row: usize) -> Result<Self, MlxError> {
         if self.rows == 1 {
             return Ok(self.clone());
@@ -146,7 +147,7 @@ impl KvBatch {
         })
     }
 
-    /// Whether its arrays are those that hold `capacity` tokens.
+    /// Whether its arrays have the size for `capacity` tokens.
     pub fn fits(&self, ops: &Ops, capacity: usize) -> bool {
         let mut arrays = self.arrays();
         arrays.all(|array| array.dim(2) == positions(ops, capacity, array.dim(3)))
@@ -202,9 +203,9 @@ pub fn regrow(ops: &Ops, old: &Array, len: usize, capacity: usize) -> Result<Arr
         return Ok(old.clone());
     }
     let room = ops.full(&[rows, heads, positions, dim], 0.0, old.dtype())?;
-    let whole = [rows, heads, len, dim];
-    let kept = ops.slice(old, &[0; 4], &whole)?;
-    ops.slice_update(&room, &kept, &[0; 4], &whole)
+    let kept_dims = [rows, heads, len, dim];
+    let kept = ops.slice(old, &[0; 4], &kept_dims)?;
+    ops.slice_update(&room, &kept, &[0; 4], &kept_dims)
 }
 
 impl Recurrent {
@@ -226,7 +227,7 @@ impl Recurrent {
 pub enum WritePositions {
     /// After the first `start` tokens of every row, in arrays with room for `capacity`.
     Aligned { start: usize, capacity: usize },
-    /// One token of each row at a position of its own: row numbers and positions, int32.
+    /// One token of each row at the row's position: row numbers and positions, int32.
     PerRow { rows: Array, positions: Array },
 }
 

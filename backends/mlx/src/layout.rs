@@ -1,10 +1,10 @@
-//! What a sequence stores, layer by layer.
+//! The storage of a sequence, layer by layer.
 
 use loquat_spec::{KvSource, Mixer, ModelSpec};
 
 use crate::array::Type;
 
-/// What each layer keeps, in the spec's order.
+/// The storage of each layer, in the spec's order.
 pub struct Layout {
     pub layers: Vec<LayerLayout>,
 }
@@ -27,7 +27,7 @@ pub struct KvShape {
 pub struct StateShape {
     /// Earlier inputs of the convolution, and their channels.
     pub conv: [usize; 2],
-    /// Heads and what each keeps; none of them: nothing.
+    /// The number of heads and the dimensions of each state; no heads: no state.
     pub memory: Option<[usize; 3]>,
 }
 

@@ -81,13 +81,13 @@ impl MlxBackend {
             DeviceKind::Cpu => Type::F32,
             DeviceKind::Gpu => loader::activation_type(spec, weights, options.precision),
         };
-        if let Some(wanted) = options
+        if let Some(requested) = options
             .kv_format
-            .filter(|wanted| wanted.name() != dtype.name())
+            .filter(|requested| requested.name() != dtype.name())
         {
             return Err(OpenError::Option {
                 option: "kv_format",
-                found: wanted.name().to_owned(),
+                found: requested.name().to_owned(),
                 expected: format!("{}, the type of this model's activations", dtype.name()),
             });
         }

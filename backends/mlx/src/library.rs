@@ -38,9 +38,9 @@ pub fn api() -> Result<&'static Api, LoadError> {
 fn find() -> Result<PathBuf, LoadError> {
     let program = env::current_exe().ok();
     if let Some(folder) = program.as_deref().and_then(Path::parent) {
-        let beside = [folder.to_owned(), folder.join("../lib")];
-        let beside = beside.map(|folder| folder.join(file_name("loquat_mlx")));
-        if let Some(found) = beside.into_iter().find(|path| path.is_file()) {
+        let candidates = [folder.to_owned(), folder.join("../lib")];
+        let candidates = candidates.map(|folder| folder.join(file_name("loquat_mlx")));
+        if let Some(found) = candidates.into_iter().find(|path| path.is_file()) {
             return Ok(found);
         }
     }
@@ -60,19 +60,19 @@ fn file_name(library: &str) -> String {
 
 /// Loads the shim at `path`, and MLX with it.
 pub fn load(path: &Path) -> Result<&'static Api, LoadError> {
-    check_whole(path)?;
+    check_complete(path)?;
     // The loader searches next to the shim first.
     let mlx = path.with_file_name(file_name("mlx"));
     if mlx.is_file() {
-        check_whole(&mlx)?;
+        check_complete(&mlx)?;
     } else if let Some((_, built)) = BUILT
         && Path::new(built).is_file()
     {
-        check_whole(Path::new(built))?;
+        check_complete(Path::new(built))?;
     }
     let refused = |error: libloading::Error| LoadError::Refused {
         path: path.to_owned(),
-        // The reason; the error itself says no more than which call failed.
+        // The source has the reason; the error itself only names the failed call.
         why: match error.source() {
             Some(reason) => reason.to_string(),
             None => error.to_string(),
@@ -80,7 +80,7 @@ pub fn load(path: &Path) -> Result<&'static Api, LoadError> {
     };
     // SAFETY: MLX's initialisers have no requirements. The shim's own sets one environment variable
     // if it is unset, once per process; no other thread may change the environment meanwhile, and
-    // none of ours does.
+    // Loquat has none that does.
     let library = unsafe { open(path) }.map_err(refused)?;
     // SAFETY: the shim has had this function, of this signature, from its first version on.
     let abi = unsafe {
@@ -119,7 +119,7 @@ unsafe fn open(path: &Path) -> Result<Library, libloading::Error> {
 
 /// Refuses a file that the system's loader would map past its end: touching the missing part
 /// raises a signal.
-fn check_whole(path: &Path) -> Result<(), LoadError> {
+fn check_complete(path: &Path) -> Result<(), LoadError> {
     let missing = |_| LoadError::Missing {
         path: path.to_owned(),
     };

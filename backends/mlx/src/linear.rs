@@ -5,7 +5,7 @@ use crate::error::MlxError;
 
 /// One matrix of [rows, cols], or a stack of [count, rows, cols].
 pub enum Kernel {
-    /// As it is multiplied, [..., cols, rows]: a view of what was uploaded.
+    /// Transposed for multiplication, [..., cols, rows]: a view of the uploaded array.
     Plain(Array),
     Packed(Packed),
 }
@@ -34,11 +34,11 @@ impl Kernel {
 pub struct StackChoice<'a> {
     /// The matrix for each input; the inputs' batch dimensions are broadcast to this shape.
     pub matrices: &'a Array,
-    /// Promises that `matrices` ascends.
+    /// Whether `matrices` is ascending.
     pub sorted: bool,
 }
 
-/// A matrix that activations are multiplied by, and perhaps a bias.
+/// A matrix that activations are multiplied by, with an optional bias.
 pub struct Linear {
     pub kernel: Kernel,
     pub bias: Option<Array>,
@@ -64,10 +64,10 @@ pub struct Joined<T> {
 pub type JoinedLinear = Joined<Linear>;
 pub type JoinedStack = Joined<Stack>;
 
-/// Matrices, or stacks, one under another.
+/// Matrices, or stacks, concatenated by rows.
 pub struct Run<T> {
-    pub whole: T,
-    /// Each one's rows.
+    pub joined: T,
+    /// The number of rows of each.
     pub rows: Vec<usize>,
 }
 
@@ -84,7 +84,7 @@ impl<T> Joined<T> {
     ) -> Result<Vec<Array>, MlxError> {
         let mut outputs = Vec::new();
         for run in &self.runs {
-            split(ops, apply(&run.whole)?, &run.rows, &mut outputs)?;
+            split(ops, apply(&run.joined)?, &run.rows, &mut outputs)?;
         }
         Ok(outputs)
     }
@@ -112,20 +112,20 @@ impl JoinedLinear {
 /// The parts of the last dimension.
 fn split(
     ops: &Ops,
-    whole: Array,
+    joined: Array,
     parts: &[usize],
-    answers: &mut Vec<Array>,
+    outputs: &mut Vec<Array>,
 ) -> Result<(), MlxError> {
     if parts.len() == 1 {
-        answers.push(whole);
+        outputs.push(joined);
         return Ok(());
     }
-    let mut stop = whole.shape();
+    let mut stop = joined.shape();
     let mut start = vec![0; stop.len()];
     let last = stop.len() - 1;
     for part in parts {
         stop[last] = start[last] + *part as i32;
-        answers.push(ops.slice(&whole, &start, &stop)?);
+        outputs.push(ops.slice(&joined, &start, &stop)?);
         start[last] = stop[last];
     }
     Ok(())
@@ -134,7 +134,7 @@ fn split(
 /// Many matrices of one shape, of which each token uses some.
 pub struct Stack {
     pub kernel: Kernel,
-    /// [count, rows], added to the chosen ones' answers.
+    /// [count, rows], added to the outputs of the chosen matrices.
     pub bias: Option<Array>,
 }
 

@@ -1,4 +1,4 @@
-//! Bound weights into MLX's arrays.
+//! Uploads bound weights as MLX arrays.
 
 #[cfg(test)]
 mod tests;
@@ -27,11 +27,11 @@ pub struct Loader<'a> {
     pub dtype: Type,
     /// The session's, on which some ropes depend.
     pub context: usize,
-    /// An embedding may be the head too.
+    /// Cached because an embedding may also be the head.
     uploaded: RefCell<BTreeMap<Role, UploadedMatrix>>,
 }
 
-/// The same for one layer's roles.
+/// A loader for the roles of one layer.
 #[derive(Clone, Copy)]
 pub struct LayerLoader<'a> {
     loader: &'a Loader<'a>,
@@ -100,11 +100,11 @@ impl<'a> Loader<'a> {
         let runs = parts.chunk_by(RoleMatrices::joins).map(|run| {
             let rows: Vec<usize> = run.iter().map(RoleMatrices::rows).collect();
             let dims = [rows.iter().sum()];
-            let whole = Linear {
+            let joined = Linear {
                 kernel: self.kernel(run, &dims)?,
                 bias: self.bias(run, &dims)?,
             };
-            Ok(Run { whole, rows })
+            Ok(Run { joined, rows })
         });
         Ok(JoinedLinear::new(runs.collect::<Result<_, OpenError>>()?))
     }
@@ -114,8 +114,8 @@ impl<'a> Loader<'a> {
         let parts = self.parts(roles)?;
         let runs = parts.chunk_by(RoleMatrices::joins).map(|run| {
             let rows = run.iter().map(RoleMatrices::rows).collect();
-            let whole = self.join_stacks(run)?;
-            Ok(Run { whole, rows })
+            let joined = self.join_stacks(run)?;
+            Ok(Run { joined, rows })
         });
         Ok(JoinedStack::new(runs.collect::<Result<_, OpenError>>()?))
     }
@@ -145,10 +145,10 @@ impl<'a> Loader<'a> {
         parts.collect()
     }
 
-    /// The parts one under another, for each member of their stacks.
+    /// The parts concatenated by rows, for each member of their stacks.
     fn kernel(&self, run: &[RoleMatrices], dims: &[usize]) -> Result<Kernel, OpenError> {
         let Some(first) = run.first() else {
-            return Err(OpenError::Device("no matrices to multiply by".to_owned()));
+            return Err(OpenError::Device("no matrices to load".to_owned()));
         };
         let members = 0..first.stack.len();
         let matrices: Vec<&Matrix> = members
@@ -158,7 +158,7 @@ impl<'a> Loader<'a> {
         Ok(uploaded.kernel(self.ops)?)
     }
 
-    /// The biases in the same order, zero where a part has none.
+    /// The biases in the same order, zeros for parts without one.
     fn bias(&self, run: &[RoleMatrices], dims: &[usize]) -> Result<Option<Array>, OpenError> {
         if run.iter().all(|part| part.bias.is_none()) {
             return Ok(None);
@@ -285,10 +285,10 @@ impl<'a> LayerLoader<'a> {
 
     pub fn optional_linear(
         &self,
-        wanted: bool,
+        present: bool,
         role: LayerRole,
     ) -> Result<Option<Linear>, OpenError> {
-        wanted.then(|| self.linear(role)).transpose()
+        present.then(|| self.linear(role)).transpose()
     }
 
     pub fn joined(&self, roles: &[LayerRole]) -> Result<JoinedLinear, OpenError> {
@@ -320,7 +320,7 @@ impl<'a> LayerLoader<'a> {
         self.loader.vector_f32(self.weights.role(role))
     }
 
-    /// The values as the checkpoint has them.
+    /// The values of the checkpoint.
     pub fn values(&self, role: LayerRole) -> Result<&'a [f32], OpenError> {
         self.weights.vector(role)
     }
@@ -351,9 +351,9 @@ pub fn activation_type(spec: &ModelSpec, weights: &Weights, precision: Precision
             *sum += matrix.rows() as u64 * matrix.cols() as u64;
         }
     }
-    let most = values.into_iter().max_by_key(|(_, sum)| *sum);
-    match most {
-        // A scaled embedding makes the stream grow past the range of f16.
+    let most_used = values.into_iter().max_by_key(|(_, sum)| *sum);
+    match most_used {
+        // With a scaled embedding the stream exceeds the range of f16.
         Some((Type::F16, _)) if spec.embedding.scale != 1.0 => Type::BF16,
         Some((of, _)) => of,
         None => Type::F32,
@@ -368,7 +368,7 @@ fn own_type(storage: &Storage) -> Type {
     };
     match pack::float_type(dtype) {
         Some(of) => of,
-        // Powers of two and 8-bit floats are exact in it.
+        // It represents powers of two and 8-bit floats exactly.
         None if dtype == Dtype::Mxfp4 || dtype.block_len() == 1 => Type::BF16,
         // GGUF blocks have f16 scales.
         None => Type::F16,

@@ -69,7 +69,7 @@ impl Model {
             x = ops.add(&x, &table.rows(ops, &step.positions()?, self.dtype)?)?;
         }
         if let Some(inputs) = &self.per_layer_inputs {
-            step.per_layer = Some(inputs.make(ops, &x, ids, self.dtype)?);
+            step.per_layer = Some(inputs.compute(ops, &x, ids, self.dtype)?);
         }
         for (index, layer) in self.layers.iter().enumerate() {
             for block in &layer.blocks {
@@ -82,12 +82,12 @@ impl Model {
         Ok(x)
     }
 
-    /// What the head reads, of some tokens' stream.
+    /// The input of the head for some tokens' stream.
     pub fn read_out(&self, ops: &Ops, x: &Array) -> Result<Array, MlxError> {
         self.final_norm.apply(ops, x)
     }
 
-    /// Logits in float32 from what [`Model::read_out`] gave.
+    /// Logits in float32 from the result of [`Model::read_out`].
     pub fn logits(&self, ops: &Ops, hidden: &Array) -> Result<Array, MlxError> {
         let logits = self.head.apply(ops, hidden)?;
         let logits = ops.astype(&logits, Type::F32)?;

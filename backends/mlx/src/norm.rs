@@ -1,4 +1,4 @@
-//! Norms and ropes, the small parts that several blocks share.
+//! Norms and RoPE, which several blocks share.
 
 use loquat_spec::{NormKind, RopePairs};
 
@@ -37,7 +37,7 @@ pub struct Rope {
     pub pairs: RopePairs,
     /// The inverse of each pair's angle per position, float32.
     pub periods: Array,
-    /// What each value of a head is multiplied by; `None` for one.
+    /// A factor for each value of a head; `None` if all are one.
     pub factors: Option<Array>,
 }
 

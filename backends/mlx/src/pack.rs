@@ -1,4 +1,4 @@
-//! Matrices from the file's encoding to one that MLX multiplies by.
+//! Converts matrices from the file's encoding to one that MLX supports.
 //!
 //! MLX's own formats and floats of the activations' type are uploaded unchanged, GGUF blocks are
 //! repacked if MLX has the same arithmetic, and everything else is decoded. Unchanged data goes
@@ -35,7 +35,7 @@ pub enum UploadedMatrix {
 }
 
 impl UploadedMatrix {
-    /// The matrices one under another in this form, as an array whose dimensions before the
+    /// The matrices concatenated by rows in this form, as an array whose dimensions before the
     /// columns are `dims`.
     pub fn upload(
         ops: &Ops,
@@ -71,7 +71,7 @@ impl UploadedMatrix {
         }))
     }
 
-    /// As activations are multiplied by it.
+    /// The form for multiplication by activations.
     pub fn kernel(self, ops: &Ops) -> Result<Kernel, MlxError> {
         match self {
             Self::Plain(rows) => {
@@ -92,7 +92,7 @@ impl UploadedMatrix {
     }
 }
 
-/// The plane as the file has it, in parts; `None` if it must be converted.
+/// The plane as stored in the file, in parts; `None` if it must be converted.
 fn stored_plane<'a>(form: Form, plane: Plane, matrices: &[&'a Matrix]) -> Option<Vec<&'a [u8]>> {
     let mut parts = Vec::new();
     for matrix in matrices {

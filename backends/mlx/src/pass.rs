@@ -41,7 +41,7 @@ pub enum Tokens<'a> {
     Device(&'a Array),
 }
 
-/// What the rows emit, in their order; not computed yet.
+/// The outputs of the rows, in their order; not computed yet.
 #[derive(Default)]
 pub struct Outputs {
     /// [positions]
@@ -210,7 +210,7 @@ fn upload_ids(
     ops.upload_u32(&ids, &[ids.len() as i32])
 }
 
-/// Neighbours of equal length as groups.
+/// Groups adjacent rows of equal length.
 fn group(
     ops: &Ops,
     rows: &[PassRow],
@@ -305,8 +305,8 @@ fn read_out(
         starts.push(total);
         total += tokens;
     }
-    let places = EmittedPositions::new(rows, segments, &starts);
-    if places.all.is_empty() {
+    let emitted = EmittedPositions::new(rows, segments, &starts);
+    if emitted.all.is_empty() {
         return Ok(Outputs::default());
     }
     let stream = match streams {
@@ -316,32 +316,32 @@ fn read_out(
             ops.concatenate(&all, 0)?
         }
     };
-    let whole = places.all.iter().copied().eq(0..total as i32);
-    let chosen = if whole {
+    let is_all = emitted.all.iter().copied().eq(0..total as i32);
+    let chosen = if is_all {
         stream
     } else {
-        let indices = ops.upload_i32(&places.all, &[places.all.len() as i32])?;
+        let indices = ops.upload_i32(&emitted.all, &[emitted.all.len() as i32])?;
         ops.take_rows(&stream, &indices, 0)?
     };
     let hidden = model.read_out(ops, &chosen)?;
-    let given = places.greedy + places.draws.len() as i32;
-    let with_logits = given + places.logits;
+    let tokens_end = emitted.greedy + emitted.draws.len() as i32;
+    let with_logits = tokens_end + emitted.logits;
     let mut outputs = Outputs::default();
     if with_logits > 0 {
         let logits = model.logits(ops, &rows_of(ops, &hidden, 0, with_logits)?)?;
-        if places.greedy > 0 {
-            outputs.greedy = Some(greedy(ops, &rows_of(ops, &logits, 0, places.greedy)?)?);
+        if emitted.greedy > 0 {
+            outputs.greedy = Some(greedy(ops, &rows_of(ops, &logits, 0, emitted.greedy)?)?);
         }
-        if !places.draws.is_empty() {
-            let own = rows_of(ops, &logits, places.greedy, given)?;
-            outputs.drawn = Some(draw::draw(ops, &own, &places.draws)?);
+        if !emitted.draws.is_empty() {
+            let own = rows_of(ops, &logits, emitted.greedy, tokens_end)?;
+            outputs.drawn = Some(draw::draw(ops, &own, &emitted.draws)?);
         }
-        if places.logits > 0 {
-            outputs.logits = Some(rows_of(ops, &logits, given, with_logits)?);
+        if emitted.logits > 0 {
+            outputs.logits = Some(rows_of(ops, &logits, tokens_end, with_logits)?);
         }
     }
-    if places.hidden > 0 {
-        let own = rows_of(ops, &hidden, with_logits, with_logits + places.hidden)?;
+    if emitted.hidden > 0 {
+        let own = rows_of(ops, &hidden, with_logits, with_logits + emitted.hidden)?;
         outputs.hidden = Some(ops.astype(&own, Type::F32)?);
     }
     Ok(outputs)
@@ -359,7 +359,7 @@ fn rows_of(ops: &Ops, matrix: &Array, start: i32, stop: i32) -> Result<Array, Ml
 fn greedy(ops: &Ops, logits: &Array) -> Result<Array, MlxError> {
     let best = ops.reduce(Reduce::ArgMax, logits, 1, true)?;
     let largest = ops.take_along(logits, &best, 1)?;
-    // Neither NaN nor minus infinity is as large as the smallest number.
+    // Comparison with the smallest finite number is false for NaN and minus infinity.
     let smallest = ops.upload_f32(&[f32::MIN], &[1])?;
     let is_number = ops.binary(Binary::GreaterEqual, &largest, &smallest)?;
     let tokens = ops.select(&is_number, &best, &ops.upload_u32(&[NO_TOKEN], &[1])?)?;

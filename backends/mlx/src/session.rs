@@ -171,7 +171,7 @@ impl MlxSession {
         for row in &rows {
             let states = row.snapshots.iter().flatten().chain(&row.state.recurrent);
             arrays.extend(states.flat_map(Recurrent::arrays));
-            // Nothing else needs the keys of a row that emits nothing yet.
+            // A row without output starts no computation of its keys, so they are listed here.
             if row.emit == Emit::Nothing {
                 arrays.extend(kv_batches[row.kv_batch].kv_batch.arrays());
             }
@@ -200,7 +200,7 @@ impl MlxSession {
     }
 
     /// Rows of one token join those with equally much room, if there is memory to copy them; other
-    /// rows get a batch of their own.
+    /// rows get separate batches.
     fn form_kv_batches(&mut self, accepted: &[AcceptedRow]) -> Result<Vec<PassKvBatch>, MlxError> {
         let mut together: Vec<(usize, Vec<usize>)> = Vec::new();
         let mut formed = Vec::new();

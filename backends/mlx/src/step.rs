@@ -1,6 +1,6 @@
-//! What the blocks see of one forward pass.
+//! The context of one forward pass for blocks.
 //!
-//! The rows' tokens lie one after another in arrays of [tokens, ...]. Rows with equally many tokens
+//! The rows' tokens are concatenated in arrays of [tokens, ...]. Rows with equally many tokens
 //! form a [`Group`], which a block can treat as one array of [rows, tokens, ...].
 
 use std::ops::Range;
@@ -31,9 +31,9 @@ pub struct Step<'a> {
 pub struct Group {
     /// In the step's rows.
     pub rows: Range<usize>,
-    /// Of all the step's tokens, the group's first.
+    /// Index of the group's first token among all tokens of the step.
     pub first: usize,
-    /// Each row's.
+    /// Tokens of each row.
     pub tokens: usize,
     /// The rows' first positions, [rows], int32.
     pub offsets: Array,
@@ -95,7 +95,7 @@ impl KvBatchState {
     }
 }
 
-/// What a mask depends on.
+/// The parameters of a mask.
 #[derive(Clone, Copy, PartialEq, Eq)]
 struct MaskKey {
     queries: usize,
@@ -189,8 +189,8 @@ impl<'a> Step<'a> {
         kv_batch.layers[layer].append(self.ops, positions, keys, values)
     }
 
-    /// What a temperature multiplies the group's queries by, [rows, 1, tokens, 1]; `None` if that
-    /// is one for all. Cached for all layers.
+    /// The factors of a temperature for the group's queries, [rows, 1, tokens, 1]; `None` if all
+    /// are one. Cached for all layers.
     pub fn query_scale(
         &mut self,
         group: &Group,
@@ -218,8 +218,8 @@ impl<'a> Step<'a> {
         Ok(query_scale)
     }
 
-    /// Which of the first `keys` positions each row of a batch sees with its one token, as booleans
-    /// of [rows, 1, 1, keys]. Cached for all layers.
+    /// Which of the first `keys` positions each row of a batch attends to with its one token, as
+    /// booleans of [rows, 1, 1, keys]. Cached for all layers.
     pub fn kv_batch_mask(
         &mut self,
         kv_batch: usize,
@@ -244,15 +244,15 @@ impl<'a> Step<'a> {
             .binary(Binary::GreaterEqual, &per_row(&|own| own)?, &all)?;
         if reach != Reach::All {
             let first = per_row(&|own| reach.first_seen(own))?;
-            let near = self.ops.binary(Binary::GreaterEqual, &all, &first)?;
-            mask = self.ops.binary(Binary::And, &mask, &near)?;
+            let in_reach = self.ops.binary(Binary::GreaterEqual, &all, &first)?;
+            mask = self.ops.binary(Binary::And, &mask, &in_reach)?;
         }
         self.kv_batch_masks.push((kv_batch, reach, mask.clone()));
         Ok(mask)
     }
 
-    /// Which keys each query sees, as booleans of [queries, keys], for queries that are the last of
-    /// the keys; the first key is at position `origin`. Cached for all layers.
+    /// Which keys each query attends to, as booleans of [queries, keys], for queries that are the
+    /// last of the keys; the first key is at position `origin`. Cached for all layers.
     pub fn mask(
         &mut self,
         queries: usize,
@@ -299,6 +299,6 @@ fn make_mask(ops: &Ops, key: MaskKey) -> Result<Array, MlxError> {
             ops.upload_i32(&starts, &[key.queries as i32, 1])?
         }
     };
-    let near = ops.binary(Binary::GreaterEqual, &keys, &first_seen)?;
-    ops.binary(Binary::And, &not_after, &near)
+    let in_reach = ops.binary(Binary::GreaterEqual, &keys, &first_seen)?;
+    ops.binary(Binary::And, &not_after, &in_reach)
 }

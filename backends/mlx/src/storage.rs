@@ -1,4 +1,4 @@
-//! What the sequences of a session store: rows of KV batches, and recurrent states.
+//! The storage of a session's sequences: rows of KV batches, and recurrent states.
 
 use std::collections::HashMap;
 
@@ -102,11 +102,11 @@ impl ArrayStorage {
             .iter()
             .enumerate()
             .all(|(row, own)| *own == Some(BatchRow { batch, row }));
-        let whole = in_order && self.batches.get(batch)?.rows == rows.len();
-        whole.then_some(batch)
+        let is_whole = in_order && self.batches.get(batch)?.rows == rows.len();
+        is_whole.then_some(batch)
     }
 
-    /// The row in arrays of its own.
+    /// The row in separate arrays.
     fn detach_row(&mut self, ops: &Ops, from: BatchRow) -> Result<KvBatch, MlxError> {
         let missing = || MlxError("a KV batch is missing".to_owned());
         let batch = self.batches.get(from.batch).ok_or_else(missing)?;
@@ -185,7 +185,7 @@ pub fn put_batch(sequences: &mut MlxSequences, ids: &[SequenceId], batch: KvBatc
     }
 }
 
-/// Moves sequences that no longer step with their batch into arrays of their own, so that they do
+/// Moves sequences that no longer step with their batch into separate arrays, so that they do
 /// not keep the others' memory. Returns the new arrays, which are not computed yet.
 pub fn split_off(
     sequences: &mut MlxSequences,
@@ -248,7 +248,7 @@ pub fn store_states(sequences: &mut MlxSequences, grant: &RowGrant, computed: Co
     }
 }
 
-/// What a sequence stores, for an export.
+/// The contents of a sequence, for an export.
 pub fn contents(sequences: &MlxSequences, id: SequenceId) -> Result<Contents<'_>, SessionError> {
     let storage = sequences.storage();
     let batch = |own: BatchRow| Some((storage.batches.get(own.batch)?, own.row));

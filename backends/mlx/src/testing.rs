@@ -32,7 +32,7 @@ pub fn read(ops: &Ops, array: &Array) -> Vec<f32> {
     values
 }
 
-/// Numbers between -1 and 1 without a pattern, the same for the same seed.
+/// Pseudo-random numbers between -1 and 1; equal seeds give equal numbers.
 pub fn noise(count: usize, seed: u32) -> Vec<f32> {
     let mut state = seed.wrapping_mul(2_654_435_761).wrapping_add(1);
     let mut next = || {
@@ -43,7 +43,7 @@ pub fn noise(count: usize, seed: u32) -> Vec<f32> {
 }
 
 /// A one-layer model of `rows` tokens and rows of `cols` values, its matrices of the types that
-/// `of` says, full of noise.
+/// `of` returns, filled with noise.
 pub fn weights(rows: usize, cols: usize, of: impl Fn(Role) -> Dtype) -> Weights {
     let config = format!(
         r#"{{"model_type": "llama", "vocab_size": {rows}, "hidden_size": {cols},
@@ -77,16 +77,16 @@ pub fn weights(rows: usize, cols: usize, of: impl Fn(Role) -> Dtype) -> Weights 
     bind(&spec, &naming, &tensors, None).unwrap()
 }
 
-/// A sequence that went through a block.
+/// A sequence processed by a block.
 pub struct Passed {
     /// [tokens, width]
     pub inputs: Vec<f32>,
     pub outputs: Vec<f32>,
 }
 
-/// Two sequences of ten and seven tokens through a block, in pieces that form every kind of
-/// group: prompts alone and beside each other, single tokens, sequences of unequal length and, at
-/// last, such in one batch.
+/// Processes two sequences of ten and seven tokens with a block, in pieces that form every kind of
+/// group: prompts alone and together, single tokens, sequences of unequal length, and finally those
+/// in one batch.
 pub fn two_sequences(
     ops: &Ops,
     layers: usize,
@@ -131,7 +131,7 @@ pub fn two_sequences(
     passed
 }
 
-/// The batches with their rows; room grows now and then.
+/// The batches with their rows; capacity grows occasionally.
 fn kv_batch_states(
     ops: &Ops,
     kv_batches: Vec<KvBatch>,
@@ -149,7 +149,7 @@ fn kv_batch_states(
     states.collect()
 }
 
-/// Rows of as many tokens in one group.
+/// Groups rows with equally many tokens.
 fn groups(
     ops: &Ops,
     rows: &[RowState],

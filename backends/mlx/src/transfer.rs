@@ -1,4 +1,4 @@
-//! What a sequence remembers as bytes, and back: for each layer its keys, its values, then its
+//! Serializes sequences: for each layer its keys, its values, then its
 //! recurrent state, each in row-major order.
 
 use crate::array::{Array, Ops, Type};
@@ -24,7 +24,7 @@ pub fn export(
     if contents.len == 0 {
         return Ok(());
     }
-    let missing = || MlxError("a sequence lost its keys".to_owned());
+    let missing = || MlxError("the keys of a sequence are missing".to_owned());
     let len = contents.len as i32;
     for (index, layer) in layout.layers.iter().enumerate() {
         if layer.kv.is_some() {
@@ -52,7 +52,7 @@ fn append(ops: &Ops, array: &Array, out: &mut Vec<u8>) -> Result<(), MlxError> {
 }
 
 /// Keys and values with room for `capacity` tokens, of which `len` are in `bytes`, and the
-/// recurrent state. The caller has measured the bytes.
+/// recurrent state. The caller has checked the length.
 pub fn import(
     ops: &Ops,
     layout: &Layout,
@@ -66,10 +66,11 @@ pub fn import(
     for layer in &layout.layers {
         layers.push(match layer.kv {
             Some(shape) => {
-                let keys = reader.room([shape.heads, len, shape.key_dim], capacity)?;
+                let keys =
+                    reader.next_with_capacity([shape.heads, len, shape.key_dim], capacity)?;
                 let values = match shape.value_dim {
                     0 => None,
-                    dim => Some(reader.room([shape.heads, len, dim], capacity)?),
+                    dim => Some(reader.next_with_capacity([shape.heads, len, dim], capacity)?),
                 };
                 KvSlot::from(Kv { keys, values })
             }
@@ -99,8 +100,8 @@ impl Reader<'_> {
         self.ops.upload(own, &shape, of)
     }
 
-    /// The next array with room for `capacity` tokens.
-    fn room(&mut self, dims: [usize; 3], capacity: usize) -> Result<Array, MlxError> {
+    /// The next array with capacity for `capacity` tokens.
+    fn next_with_capacity(&mut self, dims: [usize; 3], capacity: usize) -> Result<Array, MlxError> {
         let kept = self.next(&dims, self.dtype)?;
         regrow(self.ops, &kept, dims[1], capacity)
     }

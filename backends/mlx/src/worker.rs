@@ -1,4 +1,4 @@
-//! A session's own thread.
+//! Runs a session on its own thread.
 //!
 //! MLX keeps handles, compiled functions and cuDNN plans per thread, and drops them with the
 //! thread, even while the device still uses them. A session may move between threads, so it runs on
@@ -20,10 +20,10 @@ type Job = Box<dyn FnOnce(&mut dyn Session) + Send>;
 /// steps, and much shorter than a step.
 const SPIN_TIME: Duration = Duration::from_micros(100);
 
-/// A session on a thread of its own.
+/// A session on its own thread.
 pub struct ThreadedSession {
     capabilities: Capabilities,
-    /// After the last job; nothing changes in between.
+    /// The memory after the last job; it does not change in between.
     memory: Cell<Memory>,
     /// `None` only while being dropped.
     jobs: Option<Sender<Job>>,

@@ -1,5 +1,5 @@
-//! Sessions stay within their plan and free what sequences used. A process of its own: MLX's
-//! memory counters belong to the process.
+//! Sessions stay within their plan and free the memory of sequences. A separate program, because
+//! MLX's memory counters belong to the process.
 #![cfg(feature = "mlx")]
 
 use std::sync::Mutex;
@@ -15,7 +15,7 @@ fn active() -> u64 {
     loquat_mlx::device_memory().unwrap().active
 }
 
-/// One request: a prompt, some tokens one by one, a fork on the way, and the end.
+/// One request: a prompt, some tokens one by one, a fork, and the release.
 fn request(session: &mut dyn Session, round: usize) {
     let (mut batch, mut output) = (StepBatch::default(), StepOutput::default());
     let mut step = |session: &mut dyn Session, rows: &[(_, &[u32])]| {
@@ -57,7 +57,7 @@ fn memory_returns_after_each_request() {
         let mut session = MlxBackend::AUTO
             .open(source, &options, &mut |_| {})
             .unwrap();
-        // What is made once, such as compiled functions' constants, is there after the first.
+        // One-time allocations, such as constants of compiled functions, exist after the first.
         request(&mut *session, 0);
         let settled = active();
         for round in 1..200 {
@@ -70,7 +70,7 @@ fn memory_returns_after_each_request() {
     }
 }
 
-/// Sequences of 40 tokens, until the session takes no more.
+/// Creates sequences of 40 tokens until the session is full.
 fn fill(session: &mut dyn Session) -> usize {
     let (mut batch, mut output) = (StepBatch::default(), StepOutput::default());
     let mut filled = 0;
@@ -89,7 +89,7 @@ fn fill(session: &mut dyn Session) -> usize {
 
 #[test]
 fn held_memory_stays_within_plan() {
-    /// A layer's constants and the rounding of its arrays, which a large model's has no more of.
+    /// Constants of a layer and the rounding of its arrays, which do not grow with the model.
     const SMALL: u64 = 160 << 10;
     let _serial = SERIAL.lock();
     let (plain, quantized) = (goldens::all().unwrap(), goldens::mlx().unwrap());

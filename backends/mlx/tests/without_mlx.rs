@@ -1,5 +1,5 @@
-//! A build without the feature says so. Apart from the other tests so that it can be run in a build
-//! of its own; macOS may have MLX without the feature.
+//! A build without the feature reports it. A separate program, so that it can run in its own build;
+//! macOS may have MLX without the feature.
 
 #![cfg(not(any(feature = "mlx", target_os = "macos")))]
 

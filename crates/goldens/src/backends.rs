@@ -4,42 +4,42 @@ use loquat_cpu::CpuBackend;
 use loquat_mlx::MlxBackend;
 use loquat_session::Backend;
 
-/// A backend, and its limits.
-pub struct Judged {
+/// A backend and its tolerances.
+pub struct JudgedBackend {
     pub backend: &'static dyn Backend,
     /// The largest difference allowed, for every weight format.
     pub limit: f32,
-    /// For a backend whose results differ between machines: the support matrix shows powers of ten
-    /// from this one up.
-    pub coarse: Option<f32>,
+    /// For a backend whose results differ between machines: the support matrix shows powers of ten,
+    /// starting from this one.
+    pub smallest_shown: Option<f32>,
 }
 
 /// In the order of the support matrix's columns.
-pub static BACKENDS: &[Judged] = &[
-    Judged {
+pub static BACKENDS: &[JudgedBackend] = &[
+    JudgedBackend {
         backend: &CpuBackend::AUTO,
         limit: 1e-4,
-        coarse: None,
+        smallest_shown: None,
     },
     // MLX's order of summation depends on the device.
-    Judged {
+    JudgedBackend {
         backend: &MlxBackend::AUTO,
         limit: 1e-3,
-        coarse: Some(1e-4),
+        smallest_shown: Some(1e-4),
     },
 ];
 
-impl Judged {
+impl JudgedBackend {
     pub fn name(&self) -> &'static str {
         self.backend.name()
     }
 }
 
 /// The backend called `name`, or an error that lists all.
-pub fn named(name: &str) -> Result<&'static Judged, String> {
+pub fn named(name: &str) -> Result<&'static JudgedBackend, String> {
     let found = BACKENDS.iter().find(|judged| judged.name() == name);
     found.ok_or_else(|| {
-        let known: Vec<_> = BACKENDS.iter().map(Judged::name).collect();
+        let known: Vec<_> = BACKENDS.iter().map(JudgedBackend::name).collect();
         format!("not a backend; use one of: {}", known.join(", "))
     })
 }
@@ -51,10 +51,10 @@ mod tests {
     #[test]
     fn unknown_backend_lists_all() {
         for judged in BACKENDS {
-            let found = named(judged.name()).map(Judged::name);
+            let found = named(judged.name()).map(JudgedBackend::name);
             assert_eq!(found, Ok(judged.name()));
-            let refusal = named("abacus").err().unwrap_or_default();
-            assert!(refusal.contains(judged.name()), "{refusal}");
+            let error = named("abacus").err().unwrap_or_default();
+            assert!(error.contains(judged.name()), "{error}");
         }
     }
 }

@@ -1,11 +1,11 @@
-//! Finds the checkpoints to judge by the folders' contents; no list names them.
+//! Finds the checkpoints to judge by looking into folders; there is no list of them.
 
 use std::path::{Path, PathBuf};
 
 use crate::args::Args;
 use crate::error::Error;
 
-/// The file that makes a folder a golden.
+/// The reference file of a golden.
 pub const GOLDEN: &str = "golden.safetensors";
 
 /// Checkpoints from one folder.
@@ -41,16 +41,16 @@ pub fn sets(args: &Args) -> Result<Vec<Set>, Error> {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let mut sets = committed(&root)?;
     if sets.is_empty() {
-        return Err(Error::NothingCommitted);
+        return Err(Error::NoCommittedGoldens);
     }
     if !args.committed {
         sets.extend(shared(&root)?);
         for path in &args.paths {
-            sets.push(given(path, args.logits.as_deref())?);
+            sets.push(set_at_path(path, args.logits.as_deref())?);
         }
     }
     if let Some(name) = &args.only {
-        keep_named(&mut sets, name)?;
+        filter_by_name(&mut sets, name)?;
     }
     Ok(sets)
 }
@@ -59,16 +59,16 @@ fn committed(root: &Path) -> Result<Vec<Set>, Error> {
     let goldens = root.join("crates/testkit/goldens");
     let folders = ["goldens", "goldens-mlx", "goldens-gguf"];
     let folders = folders.map(|name| format!("crates/testkit/{name}"));
-    present(root, folders, Origin::Committed, Some(&goldens))
+    existing_sets(root, folders, Origin::Committed, Some(&goldens))
 }
 
 fn shared(root: &Path) -> Result<Vec<Set>, Error> {
     let folders = ["../shared/goldens", "../shared/goldens-mlx"].map(str::to_owned);
-    present(root, folders, Origin::Shared, None)
+    existing_sets(root, folders, Origin::Shared, None)
 }
 
-/// Those of `folders` that are there and hold checkpoints.
-fn present<const N: usize>(
+/// The sets of those `folders` that exist and contain checkpoints.
+fn existing_sets<const N: usize>(
     root: &Path,
     folders: [String; N],
     origin: Origin,
@@ -92,10 +92,11 @@ fn present<const N: usize>(
     Ok(sets)
 }
 
-fn given(path: &Path, logits: Option<&Path>) -> Result<Set, Error> {
-    // Otherwise a mistyped folder would leave every file without a reference.
-    let logits = logits.map(real).transpose()?;
-    let cases = cases(&real(path)?, logits.as_deref())?;
+/// The set of a path from the command line.
+fn set_at_path(path: &Path, logits: Option<&Path>) -> Result<Set, Error> {
+    // A mistyped folder is an error: without it every file would lack a reference.
+    let logits = logits.map(canonicalize).transpose()?;
+    let cases = cases(&canonicalize(path)?, logits.as_deref())?;
     if cases.is_empty() {
         return Err(Error::NoCheckpoint {
             path: path.to_owned(),
@@ -108,8 +109,8 @@ fn given(path: &Path, logits: Option<&Path>) -> Result<Set, Error> {
     })
 }
 
-/// The path in full, so that `.` has a name.
-fn real(path: &Path) -> Result<PathBuf, Error> {
+/// The absolute path, so that `.` has a name.
+fn canonicalize(path: &Path) -> Result<PathBuf, Error> {
     path.canonicalize().map_err(|source| Error::Io {
         path: path.to_owned(),
         source,
@@ -145,7 +146,11 @@ fn case(path: &Path, logits: Option<&Path>) -> Option<Case> {
             return None;
         }
         (text(path.file_name())?, golden)
-    } else if path.extension().is_some_and(|ending| ending == "gguf") && path.is_file() {
+    } else if path
+        .extension()
+        .is_some_and(|extension| extension == "gguf")
+        && path.is_file()
+    {
         let stem = text(path.file_stem())?;
         let golden = logits.map(|logits| logits.join(&stem)).filter(has_golden);
         (stem, golden)
@@ -159,13 +164,13 @@ fn case(path: &Path, logits: Option<&Path>) -> Option<Case> {
     })
 }
 
-fn keep_named(sets: &mut Vec<Set>, name: &str) -> Result<(), Error> {
+fn filter_by_name(sets: &mut Vec<Set>, name: &str) -> Result<(), Error> {
     for set in sets.iter_mut() {
         set.cases.retain(|case| case.name.contains(name));
     }
     sets.retain(|set| !set.cases.is_empty());
     if sets.is_empty() {
-        Err(Error::NothingNamed {
+        Err(Error::NoMatch {
             name: name.to_owned(),
         })
     } else {
@@ -188,14 +193,14 @@ mod tests {
         root
     }
 
-    /// `name` or `name: golden's folder`, paths seen from `root`.
-    fn shown(root: &Path, cases: &[Case]) -> Vec<String> {
-        let inside = |path: &Path| path.strip_prefix(root).unwrap().display().to_string();
-        let shown = cases.iter().map(|case| match &case.golden {
-            Some(golden) => format!("{}: {}", case.name, inside(golden)),
+    /// `name` or `name: golden folder`, with paths relative to `root`.
+    fn describe(root: &Path, cases: &[Case]) -> Vec<String> {
+        let relative = |path: &Path| path.strip_prefix(root).unwrap().display().to_string();
+        let lines = cases.iter().map(|case| match &case.golden {
+            Some(golden) => format!("{}: {}", case.name, relative(golden)),
             None => case.name.clone(),
         });
-        shown.collect()
+        lines.collect()
     }
 
     #[test]
@@ -226,7 +231,7 @@ mod tests {
             let root = folder(files);
             let path = root.path().join(path);
             let found = cases(&path, Some(&root.path().join("l"))).unwrap();
-            assert_eq!(shown(root.path(), &found), *expected, "{files:?}");
+            assert_eq!(describe(root.path(), &found), *expected, "{files:?}");
         }
     }
 
@@ -245,8 +250,8 @@ mod tests {
             ["crates/testkit/goldens", "crates/testkit/goldens-gguf"]
         );
         for set in &sets {
-            let shown = shown(&root.path().join("crates/testkit/goldens"), &set.cases);
-            assert_eq!(shown, ["llama: llama"]);
+            let lines = describe(&root.path().join("crates/testkit/goldens"), &set.cases);
+            assert_eq!(lines, ["llama: llama"]);
         }
     }
 
@@ -254,13 +259,13 @@ mod tests {
     fn missing_path_is_named() {
         let root = folder(&["empty/README.md", "s/x.gguf"]);
         let [empty, missing, gguf] = ["empty", "missing", "s"].map(|name| root.path().join(name));
-        let refusals = [
-            given(&empty, None).unwrap_err(),
-            given(&missing, None).unwrap_err(),
-            given(&gguf, Some(&missing)).unwrap_err(),
+        let errors = [
+            set_at_path(&empty, None).unwrap_err(),
+            set_at_path(&missing, None).unwrap_err(),
+            set_at_path(&gguf, Some(&missing)).unwrap_err(),
         ];
-        for (refusal, name) in refusals.iter().zip(["empty", "missing", "missing"]) {
-            assert!(refusal.to_string().contains(name), "{refusal}");
+        for (error, name) in errors.iter().zip(["empty", "missing", "missing"]) {
+            assert!(error.to_string().contains(name), "{error}");
         }
     }
 
@@ -272,12 +277,12 @@ mod tests {
             "qwen2/config.json",
         ]);
         let names = |name: &str| {
-            let mut sets = vec![given(root.path(), None).unwrap()];
-            keep_named(&mut sets, name)?;
+            let mut sets = vec![set_at_path(root.path(), None).unwrap()];
+            filter_by_name(&mut sets, name)?;
             let cases = sets.iter().flat_map(|set| &set.cases);
             Ok::<_, Error>(cases.map(|case| case.name.clone()).collect::<Vec<_>>())
         };
         assert_eq!(names("llama").unwrap(), ["llama", "llama_tied"]);
-        assert!(matches!(names("bert"), Err(Error::NothingNamed { .. })));
+        assert!(matches!(names("bert"), Err(Error::NoMatch { .. })));
     }
 }

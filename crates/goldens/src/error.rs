@@ -10,22 +10,22 @@ pub enum Error {
         source: std::io::Error,
     },
     #[error(
-        "{} holds no checkpoint: neither golden.safetensors, config.json nor a .gguf file, \
-         nor folders with them",
+        "{} contains no checkpoint: no golden.safetensors, config.json or .gguf file, and no folder \
+         with one",
         path.display()
     )]
     NoCheckpoint { path: PathBuf },
-    #[error("no checkpoint has {name:?} in its name")]
-    NothingNamed { name: String },
-    #[error("the committed set is empty")]
-    NothingCommitted,
+    #[error("no checkpoint name contains {name:?}")]
+    NoMatch { name: String },
+    #[error("crates/testkit contains no goldens")]
+    NoCommittedGoldens,
     #[error("backend `{backend}` cannot run here: {why} {remedy}")]
     Unavailable {
         backend: &'static str,
         why: String,
         remedy: String,
     },
-    #[error("no support matrix: the committed set fails")]
+    #[error("the support matrix needs a run in which the committed set passes")]
     NoMatrix,
     #[error(
         "{}, line {line}, differs from the run:\n  page: {page}\n  run:  {run}\n\

@@ -1,4 +1,4 @@
-//! A reference: prompts, and the logits of another implementation.
+//! A reference: prompts and the logits that another implementation computed for them.
 
 use std::path::{Path, PathBuf};
 
@@ -16,7 +16,7 @@ pub struct Golden {
 
 pub struct Prompt {
     pub tokens: Vec<u32>,
-    /// After each token, one vocabulary per position.
+    /// The logits after each token, `vocab_size` values per position.
     pub logits: Vec<f32>,
 }
 
@@ -24,8 +24,8 @@ pub struct Greedy {
     pub ids: Vec<u32>,
     /// The logits from which each of `ids` was chosen.
     pub logits: Vec<f32>,
-    /// How far the reference's decoding is from its prefill, if recorded.
-    pub doubt: Option<f32>,
+    /// The largest difference between the reference's decoding and its prefill, if recorded.
+    pub cache_vs_prefill: Option<f32>,
 }
 
 #[derive(Debug, thiserror::Error)]
@@ -42,8 +42,8 @@ pub enum GoldenError {
         path: PathBuf,
         source: serde_json::Error,
     },
-    #[error("{GOLDEN} has none of {}", wanted.join(", "))]
-    Missing { wanted: Vec<String> },
+    #[error("{GOLDEN} has none of the arrays {}", names.join(", "))]
+    Missing { names: Vec<String> },
     #[error("`{array}` of {GOLDEN} is {found}, but must be {expected}")]
     Array {
         array: String,
@@ -54,8 +54,8 @@ pub enum GoldenError {
     Decode { array: String, source: DecodeFault },
 }
 
-/// Names of logits by implementation, in order of preference.
-fn endings(prefer_hf: bool) -> [&'static str; 3] {
+/// Suffixes of logits arrays by implementation, in order of preference.
+fn suffixes(prefer_hf: bool) -> [&'static str; 3] {
     if prefer_hf {
         ["_hf", "", "_f32"]
     } else {
@@ -63,9 +63,9 @@ fn endings(prefer_hf: bool) -> [&'static str; 3] {
     }
 }
 
-/// The fields of the reference's description that matter here.
+/// The fields of `golden.json` that the judge uses.
 #[derive(Deserialize)]
-struct Story {
+struct GoldenInfo {
     cache_vs_prefill: Option<f32>,
 }
 
@@ -77,12 +77,12 @@ impl Golden {
         Ok(Self {
             prompt_a: prompt('a')?,
             prompt_b: prompt('b')?,
-            greedy: arrays.greedy(doubt(folder)?)?,
+            greedy: arrays.greedy(read_cache_vs_prefill(folder)?)?,
         })
     }
 }
 
-fn doubt(folder: &Path) -> Result<Option<f32>, GoldenError> {
+fn read_cache_vs_prefill(folder: &Path) -> Result<Option<f32>, GoldenError> {
     let path = folder.join("golden.json");
     if !path.is_file() {
         return Ok(None);
@@ -91,30 +91,30 @@ fn doubt(folder: &Path) -> Result<Option<f32>, GoldenError> {
         path: path.clone(),
         source,
     })?;
-    let story: Story =
+    let info: GoldenInfo =
         serde_json::from_str(&text).map_err(|source| GoldenError::Json { path, source })?;
-    Ok(story.cache_vs_prefill)
+    Ok(info.cache_vs_prefill)
 }
 
 struct Arrays(Vec<RawTensor>);
 
 impl Arrays {
     fn prompt(&self, letter: char, prefer_hf: bool) -> Result<Prompt, GoldenError> {
-        let names = endings(prefer_hf).map(|ending| format!("logits_{letter}{ending}"));
+        let names = suffixes(prefer_hf).map(|suffix| format!("logits_{letter}{suffix}"));
         Ok(Prompt {
             tokens: tokens(self.first(&[format!("prompt_{letter}")])?)?,
             logits: floats(self.first(&names)?)?,
         })
     }
 
-    fn greedy(&self, doubt: Option<f32>) -> Result<Option<Greedy>, GoldenError> {
+    fn greedy(&self, cache_vs_prefill: Option<f32>) -> Result<Option<Greedy>, GoldenError> {
         let Some(ids) = self.find("greedy_ids") else {
             return Ok(None);
         };
         Ok(Some(Greedy {
             ids: tokens(ids)?,
             logits: floats(self.first(&["greedy_logits".to_owned()])?)?,
-            doubt,
+            cache_vs_prefill,
         }))
     }
 
@@ -125,19 +125,19 @@ impl Arrays {
     fn first(&self, names: &[String]) -> Result<&RawTensor, GoldenError> {
         let found = names.iter().find_map(|name| self.find(name));
         found.ok_or_else(|| GoldenError::Missing {
-            wanted: names.to_vec(),
+            names: names.to_vec(),
         })
     }
 }
 
 fn tokens(array: &RawTensor) -> Result<Vec<u32>, GoldenError> {
-    let refuse = |found: String, expected| GoldenError::Array {
+    let bad_array = |found: String, expected| GoldenError::Array {
         array: array.name.clone(),
         found,
         expected,
     };
     if !matches!(array.dtype, Dtype::I32 | Dtype::I64) {
-        return Err(refuse(array.dtype.to_string(), "I32 or I64"));
+        return Err(bad_array(array.dtype.to_string(), "I32 or I64"));
     }
     let ids: Option<Vec<u32>> = array
         .data
@@ -146,12 +146,15 @@ fn tokens(array: &RawTensor) -> Result<Vec<u32>, GoldenError> {
         .collect();
     match ids {
         Some(ids) if !ids.is_empty() => Ok(ids),
-        Some(_) => Err(refuse("empty".to_owned(), "one token or more")),
-        None => Err(refuse("not all tokens".to_owned(), "numbers from 0 up")),
+        Some(_) => Err(bad_array("empty".to_owned(), "one token or more")),
+        None => Err(bad_array(
+            "negative or too large".to_owned(),
+            "token IDs of 0 or more",
+        )),
     }
 }
 
-/// A little-endian signed number of any width as a token, if it can be one.
+/// A token from a little-endian signed integer of 4 or 8 bytes; `None` if it is out of range.
 fn token(bytes: &[u8]) -> Option<u32> {
     let (low, high) = bytes.split_at_checked(4)?;
     let low = u32::from_le_bytes(low.try_into().ok()?);
@@ -180,22 +183,22 @@ fn floats(array: &RawTensor) -> Result<Vec<f32>, GoldenError> {
 mod tests {
     use super::*;
 
-    fn ints(name: &str, values: &[i32]) -> RawTensor {
+    fn int_tensor(name: &str, values: &[i32]) -> RawTensor {
         let bytes = values.iter().flat_map(|value| value.to_le_bytes());
         let blob = Blob::from_vec(bytes.collect());
         RawTensor::new(name, Dtype::I32, vec![values.len()], blob).unwrap()
     }
 
-    fn floats_of(name: &str, values: &[f32]) -> RawTensor {
+    fn float_tensor(name: &str, values: &[f32]) -> RawTensor {
         let bytes = values.iter().flat_map(|value| value.to_le_bytes());
         let blob = Blob::from_vec(bytes.collect());
         RawTensor::new(name, Dtype::F32, vec![1, values.len()], blob).unwrap()
     }
 
-    /// A golden with prompts of one token and these further arrays.
+    /// A golden with prompts of one token and additional arrays.
     fn golden(arrays: Vec<RawTensor>) -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
-        let mut all = vec![ints("prompt_a", &[1]), ints("prompt_b", &[2])];
+        let mut all = vec![int_tensor("prompt_a", &[1]), int_tensor("prompt_b", &[2])];
         all.extend(arrays);
         let bytes = safetensors::write_safetensors(&all).unwrap();
         std::fs::write(folder.path().join(GOLDEN), bytes).unwrap();
@@ -204,13 +207,13 @@ mod tests {
 
     #[test]
     fn preferred_implementation_supplies_logits() {
-        let logits = |endings: &[&str]| {
-            let arrays = endings
+        let logits = |suffixes: &[&str]| {
+            let arrays = suffixes
                 .iter()
                 .zip([1.0, 2.0, 3.0])
-                .flat_map(|(ending, value)| {
+                .flat_map(|(suffix, value)| {
                     ["a", "b"]
-                        .map(|letter| floats_of(&format!("logits_{letter}{ending}"), &[value]))
+                        .map(|letter| float_tensor(&format!("logits_{letter}{suffix}"), &[value]))
                 });
             golden(arrays.collect())
         };
@@ -221,13 +224,13 @@ mod tests {
             (&["_f32", "_hf"], true, 2.0),
             (&["_asloaded", "_hf"], false, 2.0),
         ];
-        for (endings, prefer_hf, expected) in table {
-            let folder = logits(endings);
+        for (suffixes, prefer_hf, expected) in table {
+            let folder = logits(suffixes);
             let found = Golden::open(folder.path(), *prefer_hf).unwrap();
             assert_eq!(
                 found.prompt_b.logits,
                 [*expected],
-                "{endings:?} {prefer_hf}"
+                "{suffixes:?} {prefer_hf}"
             );
             assert_eq!(found.prompt_b.tokens, [2]);
             assert!(found.greedy.is_none());
@@ -236,18 +239,23 @@ mod tests {
 
     #[test]
     fn damaged_array_is_named() {
-        let both = || vec![floats_of("logits_a", &[0.0]), floats_of("logits_b", &[0.0])];
+        let both = || {
+            vec![
+                float_tensor("logits_a", &[0.0]),
+                float_tensor("logits_b", &[0.0]),
+            ]
+        };
         let with = |array| {
             let mut arrays = both();
             arrays.push(array);
             arrays
         };
         let table = [
-            (vec![floats_of("logits_a", &[0.0])], "logits_b"),
-            (with(ints("greedy_ids", &[3])), "greedy_logits"),
-            (with(ints("greedy_ids", &[])), "greedy_ids"),
-            (with(ints("greedy_ids", &[-1])), "greedy_ids"),
-            (with(floats_of("greedy_ids", &[1.0])), "greedy_ids"),
+            (vec![float_tensor("logits_a", &[0.0])], "logits_b"),
+            (with(int_tensor("greedy_ids", &[3])), "greedy_logits"),
+            (with(int_tensor("greedy_ids", &[])), "greedy_ids"),
+            (with(int_tensor("greedy_ids", &[-1])), "greedy_ids"),
+            (with(float_tensor("greedy_ids", &[1.0])), "greedy_ids"),
         ];
         for (arrays, name) in table {
             let error = Golden::open(golden(arrays).path(), false).err().unwrap();
@@ -258,23 +266,23 @@ mod tests {
     #[test]
     fn decoding_difference_is_read() {
         let arrays = vec![
-            floats_of("logits_a", &[0.0]),
-            floats_of("logits_b", &[0.0]),
-            ints("greedy_ids", &[4]),
-            floats_of("greedy_logits", &[0.5]),
+            float_tensor("logits_a", &[0.0]),
+            float_tensor("logits_b", &[0.0]),
+            int_tensor("greedy_ids", &[4]),
+            float_tensor("greedy_logits", &[0.5]),
         ];
         let folder = golden(arrays);
-        let doubt = || {
+        let recorded = || {
             Golden::open(folder.path(), false)
                 .unwrap()
                 .greedy
                 .unwrap()
-                .doubt
+                .cache_vs_prefill
         };
-        assert_eq!(doubt(), None);
-        let story = r#"{"seed": 3, "cache_vs_prefill": 0.5}"#;
-        std::fs::write(folder.path().join("golden.json"), story).unwrap();
-        assert_eq!(doubt(), Some(0.5));
+        assert_eq!(recorded(), None);
+        let info = r#"{"seed": 3, "cache_vs_prefill": 0.5}"#;
+        std::fs::write(folder.path().join("golden.json"), info).unwrap();
+        assert_eq!(recorded(), Some(0.5));
     }
 
     #[test]

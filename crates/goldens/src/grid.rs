@@ -1,19 +1,19 @@
-//! The support matrix's table, parsed from the page, so that a run on one backend keeps the columns
-//! of others.
+//! The table of the support matrix. It is parsed from the existing page, so that a run on one
+//! backend keeps the columns of the others.
 
 use std::collections::BTreeMap;
 
 use loquat_weights::Format;
 
-pub const NOTHING: &str = "–";
-const FIRST_HEAD: &str = "Family";
+pub const EMPTY_CELL: &str = "–";
+const FIRST_HEADING: &str = "Family";
 
 /// Cells by family and column heading.
 #[derive(Default)]
 pub struct Grid(BTreeMap<String, BTreeMap<String, String>>);
 
-/// A column's heading.
-pub fn head(format: Format, backend: &str) -> String {
+/// The heading of a column.
+pub fn column_heading(format: Format, backend: &str) -> String {
     format!("{} on `{backend}`", format.name())
 }
 
@@ -21,18 +21,18 @@ impl Grid {
     /// The table of a page; empty if it has none.
     pub fn read(page: &str) -> Self {
         let mut grid = Self::default();
-        let opening = format!("| {FIRST_HEAD} | ");
+        let opening = format!("| {FIRST_HEADING} | ");
         let mut lines = page.lines().skip_while(|line| !line.starts_with(&opening));
-        let heads: Vec<&str> = lines.next().map(cells).unwrap_or_default();
+        let headings: Vec<&str> = lines.next().map(cells).unwrap_or_default();
         for line in lines.skip(1).take_while(|line| line.starts_with('|')) {
             let row = cells(line);
             let Some((family, texts)) = row.split_first() else {
                 continue;
             };
-            for (head, text) in heads.iter().skip(1).zip(texts) {
+            for (heading, text) in headings.iter().skip(1).zip(texts) {
                 grid.set(
                     family.trim_matches('`'),
-                    (*head).to_owned(),
+                    (*heading).to_owned(),
                     (*text).to_owned(),
                 );
             }
@@ -40,22 +40,22 @@ impl Grid {
         grid
     }
 
-    pub fn get(&self, family: &str, head: &str) -> Option<&str> {
-        self.0.get(family)?.get(head).map(String::as_str)
+    pub fn get(&self, family: &str, heading: &str) -> Option<&str> {
+        self.0.get(family)?.get(heading).map(String::as_str)
     }
 
-    pub fn set(&mut self, family: &str, head: String, text: String) {
+    pub fn set(&mut self, family: &str, heading: String, text: String) {
         let row = self.0.entry(family.to_owned()).or_default();
-        row.insert(head, text);
+        row.insert(heading, text);
     }
 
     /// A row for every family, with these columns.
-    pub fn table(&self, heads: &[String]) -> String {
-        let title = format!("| {FIRST_HEAD} | {} |\n", heads.join(" | "));
-        let rule = format!("|---{}|\n", "|---".repeat(heads.len()));
+    pub fn table(&self, headings: &[String]) -> String {
+        let title = format!("| {FIRST_HEADING} | {} |\n", headings.join(" | "));
+        let rule = format!("|---{}|\n", "|---".repeat(headings.len()));
         let rows = self.0.keys().map(|family| {
-            let texts = heads.iter().map(|head| self.get(family, head));
-            let texts: Vec<&str> = texts.map(|text| text.unwrap_or(NOTHING)).collect();
+            let texts = headings.iter().map(|heading| self.get(family, heading));
+            let texts: Vec<&str> = texts.map(|text| text.unwrap_or(EMPTY_CELL)).collect();
             format!("| `{family}` | {} |\n", texts.join(" | "))
         });
         title + &rule + &rows.collect::<String>()
@@ -87,8 +87,8 @@ mod tests {
     #[test]
     fn table_round_trips() {
         let grid = Grid::read(PAGE);
-        let heads = ["a on `x`", "a on `y`"].map(str::to_owned);
-        let table = grid.table(&heads);
+        let headings = ["a on `x`", "a on `y`"].map(str::to_owned);
+        let table = grid.table(&headings);
         assert!(PAGE.contains(&format!("\n\n{table}\n")), "{table}");
         assert_eq!(grid.get("qwen2", "a on `y`"), Some("golden 1e-5"));
         assert_eq!(grid.get("gemma", "Other"), None);

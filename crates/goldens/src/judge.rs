@@ -1,4 +1,4 @@
-//! Running a checkpoint and comparing it with its reference.
+//! Runs a checkpoint and compares it with its reference.
 
 use std::any::Any;
 use std::iter::once;
@@ -15,43 +15,43 @@ use loquat_spec::{Config, SpecError, families};
 use loquat_weights::{Checkpoint, Format, WeightsError};
 use tempfile::TempDir;
 
-use crate::backends::Judged;
+use crate::backends::JudgedBackend;
 use crate::discover::{Case, GOLDEN, Set};
 use crate::golden::{Golden, GoldenError, Greedy, Prompt};
 use crate::lines::{first_difference, with_context};
-use crate::report::{Chunks, Measured, Outcome, Report};
+use crate::report::{Chunks, Differences, Outcome, Report};
 
-/// Short of, across and beyond the sizes that kernels work in.
+/// Chunk sizes below, across and above the tile sizes of kernels.
 const CHUNKS: [usize; 3] = [1, 7, 16];
-/// The smallest session.
+/// The context of a session that only loads the model.
 const IDLE_CONTEXT: usize = 16;
 const CONFIG: &str = "config.json";
-const OLDER_CONFIG: &str = "config.hub_style.json";
+const HUB_STYLE_CONFIG: &str = "config.hub_style.json";
 
 pub struct Judge {
-    pub judged: &'static Judged,
+    pub judged: &'static JudgedBackend,
     pub prefer_hf: bool,
 }
 
 #[derive(Debug, thiserror::Error)]
-enum Fault {
+enum JudgeError {
     #[error(transparent)]
     Weights(#[from] WeightsError),
     #[error(transparent)]
     Golden(#[from] GoldenError),
-    #[error("{what} cannot be opened: {source}")]
+    #[error("cannot open {case}: {source}")]
     Open {
-        what: &'static str,
+        case: &'static str,
         source: OpenError,
     },
-    #[error("{what}: {source}")]
+    #[error("{case}: {source}")]
     Step {
-        what: &'static str,
+        case: &'static str,
         source: SessionError,
     },
-    #[error("{what}: {found} logits, but the reference has {expected}")]
+    #[error("{case}: {found} logits, but the reference has {expected}")]
     Count {
-        what: &'static str,
+        case: &'static str,
         found: usize,
         expected: usize,
     },
@@ -60,14 +60,14 @@ enum Fault {
         path: PathBuf,
         source: std::io::Error,
     },
-    #[error("with {OLDER_CONFIG}: {0}")]
-    OlderStyle(Box<Fault>),
-    #[error("it describes `{older}`, but {CONFIG} `{newer}`")]
-    OtherSpec { newer: String, older: String },
+    #[error("with {HUB_STYLE_CONFIG}: {0}")]
+    HubStyle(Box<JudgeError>),
+    #[error("it describes `{hub_style}`, but {CONFIG} describes `{current}`")]
+    SpecMismatch { current: String, hub_style: String },
 }
 
-/// References for MLX-quantized weights come from MLX's kernels, which sum in another order; all
-/// others from fp32 arithmetic on the same numbers.
+/// The largest difference allowed. References for MLX-quantized weights come from MLX's kernels,
+/// which sum in another order; all others use fp32 arithmetic on the same values.
 fn limit(format: Format) -> f32 {
     match format {
         Format::Mlx => 1e-3,
@@ -76,23 +76,23 @@ fn limit(format: Format) -> f32 {
 }
 
 impl Judge {
-    /// Never fails: every error, even a panic, becomes the verdict.
+    /// Never fails: errors and panics become the verdict.
     pub fn judge(&self, set: &Set, case: &Case) -> Report {
         let mut report = Report::new(self.judged.name(), set, case);
-        let examined = catch_unwind(AssertUnwindSafe(|| self.examine(case, &mut report)));
-        report.outcome = match examined {
+        let result = catch_unwind(AssertUnwindSafe(|| self.evaluate(case, &mut report)));
+        report.outcome = match result {
             Ok(Ok(outcome)) => outcome,
-            Ok(Err(fault)) => not_supported(&fault).unwrap_or_else(|| failed(fault.to_string())),
+            Ok(Err(error)) => not_supported(&error).unwrap_or_else(|| failed(error.to_string())),
             Err(panic) => failed(format!("panicked: {}", panic_message(panic.as_ref()))),
         };
         report
     }
 
-    /// Fills in the report as far as it gets.
-    fn examine(&self, case: &Case, report: &mut Report) -> Result<Outcome, Fault> {
+    /// Fills in the report up to the first error.
+    fn evaluate(&self, case: &Case, report: &mut Report) -> Result<Outcome, JudgeError> {
         let checkpoint = Checkpoint::open(&case.model)?;
-        let golden_family = case.golden.as_deref().and_then(family_of);
-        report.family = golden_family.or_else(|| Some(checkpoint.spec.family.to_owned()));
+        let family = case.golden.as_deref().and_then(golden_family);
+        report.family = family.or_else(|| Some(checkpoint.spec.family.to_owned()));
         report.format = Some(checkpoint.format);
         let header = checkpoint.gguf_metadata();
         report.architecture = header
@@ -101,37 +101,37 @@ impl Judge {
 
         let source = source(&checkpoint)?;
         let Some(folder) = &case.golden else {
-            self.sit(&source, "the model", IDLE_CONTEXT)?;
+            self.open_session(&source, "the model", IDLE_CONTEXT)?;
             return Ok(Outcome::LoadsOnly);
         };
         let mut golden = Golden::open(folder, self.prefer_hf)?;
         let limit = limit(checkpoint.format).max(self.judged.limit);
-        report.note = drop_doubtful(&mut golden, limit);
+        report.note = drop_inconsistent_greedy(&mut golden, limit);
         let mut measured = self.measure(&source, &golden, limit)?;
-        if let Some(twin) = older_style(&case.model)? {
+        if let Some(copy) = hub_style_copy(&case.model)? {
             let again = self
-                .measure_twin(twin.path(), &source, &golden, limit)
-                .map_err(|fault| Fault::OlderStyle(Box::new(fault)))?;
+                .measure_hub_style(copy.path(), &source, &golden, limit)
+                .map_err(|error| JudgeError::HubStyle(Box::new(error)))?;
             measured = measured.worse(again);
         }
         Ok(measured.outcome())
     }
 
-    fn measure_twin(
+    fn measure_hub_style(
         &self,
-        twin: &Path,
+        copy: &Path,
         original: &ModelSource,
         golden: &Golden,
         limit: f32,
-    ) -> Result<Measured, Fault> {
-        let twin = source(&Checkpoint::open(twin)?)?;
-        if twin.spec != original.spec {
-            let shown = [&original.spec, &twin.spec].map(|spec| format!("{spec:#?}"));
-            let line = first_difference(&shown[0], &shown[1]).map_or(0, |(line, ..)| line);
-            let [newer, older] = shown.map(|spec| with_context(&spec, line));
-            return Err(Fault::OtherSpec { newer, older });
+    ) -> Result<Differences, JudgeError> {
+        let copy = source(&Checkpoint::open(copy)?)?;
+        if copy.spec != original.spec {
+            let specs = [&original.spec, &copy.spec].map(|spec| format!("{spec:#?}"));
+            let line = first_difference(&specs[0], &specs[1]).map_or(0, |(line, ..)| line);
+            let [current, hub_style] = specs.map(|spec| with_context(&spec, line));
+            return Err(JudgeError::SpecMismatch { current, hub_style });
         }
-        self.measure(&twin, golden, limit)
+        self.measure(&copy, golden, limit)
     }
 
     fn measure(
@@ -139,18 +139,18 @@ impl Judge {
         source: &ModelSource,
         golden: &Golden,
         limit: f32,
-    ) -> Result<Measured, Fault> {
+    ) -> Result<Differences, JudgeError> {
         let Golden {
             prompt_a,
             prompt_b,
             greedy,
         } = golden;
         let a = self
-            .sit(source, "prompt_a", prompt_a.tokens.len())?
+            .open_session(source, "prompt_a", prompt_a.tokens.len())?
             .logits(once(&prompt_a.tokens[..]))?;
-        let (b, chunks) = self.whole_and_chunked(source, prompt_b)?;
+        let (b, chunks) = self.measure_chunks(source, prompt_b)?;
         let greedy = greedy.as_ref();
-        Ok(Measured {
+        Ok(Differences {
             limit,
             prompt_a: difference("prompt_a", &a, &prompt_a.logits)?,
             prompt_b: difference("prompt_b", &b, &prompt_b.logits)?,
@@ -161,32 +161,37 @@ impl Judge {
         })
     }
 
-    fn whole_and_chunked(
+    fn measure_chunks(
         &self,
         source: &ModelSource,
         prompt: &Prompt,
-    ) -> Result<(Vec<f32>, Chunks), Fault> {
-        let mut sitting = self.sit(source, "prompt_b", prompt.tokens.len())?;
-        let promised = sitting.session.capabilities().batch_invariant;
-        let whole = sitting.logits(once(&prompt.tokens[..]))?;
+    ) -> Result<(Vec<f32>, Chunks), JudgeError> {
+        let mut session = self.open_session(source, "prompt_b", prompt.tokens.len())?;
+        let promised = session.session.capabilities().batch_invariant;
+        let one_step = session.logits(once(&prompt.tokens[..]))?;
         let mut worst = Chunks::Identical;
         for size in CHUNKS {
-            let chunked = sitting.logits(prompt.tokens.chunks(size))?;
-            let by = difference("prompt_b in chunks", &chunked, &whole)?;
-            if !same_bits(&chunked, &whole) {
+            let chunked = session.logits(prompt.tokens.chunks(size))?;
+            let by = difference("prompt_b in chunks", &chunked, &one_step)?;
+            if !same_bits(&chunked, &one_step) {
                 worst = worst.worse(Chunks::Differ { size, by, promised });
             }
         }
-        Ok((whole, worst))
+        Ok((one_step, worst))
     }
 
-    /// The prompt as a whole, then token by token, as a conversation runs.
-    fn greedy(&self, source: &ModelSource, prompt: &[u32], greedy: &Greedy) -> Result<f32, Fault> {
-        let fed = &greedy.ids[..greedy.ids.len() - 1];
-        let mut sitting = self.sit(source, "greedy", prompt.len() + fed.len())?;
-        let logits = sitting.logits(once(prompt).chain(fed.chunks(1)))?;
+    /// Prefills the prompt, then decodes token by token.
+    fn greedy(
+        &self,
+        source: &ModelSource,
+        prompt: &[u32],
+        greedy: &Greedy,
+    ) -> Result<f32, JudgeError> {
+        let decoded = &greedy.ids[..greedy.ids.len() - 1];
+        let mut session = self.open_session(source, "greedy", prompt.len() + decoded.len())?;
+        let logits = session.logits(once(prompt).chain(decoded.chunks(1)))?;
         // The first id was chosen after the prompt's last token.
-        let before = (prompt.len() - 1) * sitting.session.capabilities().vocab_size;
+        let before = (prompt.len() - 1) * session.session.capabilities().vocab_size;
         difference(
             "greedy",
             logits.get(before..).unwrap_or_default(),
@@ -194,14 +199,14 @@ impl Judge {
         )
     }
 
-    /// `context` is the case's own length: some ropes choose their frequencies by it, as the
-    /// reference does by the length of what it reads.
-    fn sit(
+    /// `context` is the length of the case: some RoPE variants choose frequencies by it, as the
+    /// reference does by its input length.
+    fn open_session(
         &self,
         source: &ModelSource,
-        what: &'static str,
+        case: &'static str,
         context: usize,
-    ) -> Result<Sitting, Fault> {
+    ) -> Result<CaseSession, JudgeError> {
         let options = SessionOptions {
             context: Some(context),
             max_sequences: 1,
@@ -213,29 +218,32 @@ impl Judge {
             .judged
             .backend
             .open(source.clone(), &options, &mut |_| {});
-        Ok(Sitting {
-            what,
-            session: opened.map_err(|source| Fault::Open { what, source })?,
+        Ok(CaseSession {
+            case,
+            session: opened.map_err(|source| JudgeError::Open { case, source })?,
             batch: StepBatch::default(),
             output: StepOutput::default(),
         })
     }
 }
 
-/// A session, and what to call its work in an error.
-struct Sitting {
-    what: &'static str,
+/// A session and the name of its case in errors.
+struct CaseSession {
+    case: &'static str,
     session: Box<dyn Session>,
     batch: StepBatch,
     output: StepOutput,
 }
 
-impl Sitting {
-    /// The logits after each token of a fresh sequence that is fed `chunks`.
-    fn logits<'a>(&mut self, chunks: impl Iterator<Item = &'a [u32]>) -> Result<Vec<f32>, Fault> {
-        let what = self.what;
+impl CaseSession {
+    /// The logits after each token of a new sequence of `chunks`.
+    fn logits<'a>(
+        &mut self,
+        chunks: impl Iterator<Item = &'a [u32]>,
+    ) -> Result<Vec<f32>, JudgeError> {
+        let case = self.case;
         self.feed(chunks)
-            .map_err(|source| Fault::Step { what, source })
+            .map_err(|source| JudgeError::Step { case, source })
     }
 
     fn feed<'a>(
@@ -261,7 +269,7 @@ impl Sitting {
     }
 }
 
-fn source(checkpoint: &Checkpoint) -> Result<ModelSource, Fault> {
+fn source(checkpoint: &Checkpoint) -> Result<ModelSource, JudgeError> {
     Ok(ModelSource {
         weights: Arc::new(checkpoint.bind()?),
         paths: checkpoint.paths.clone(),
@@ -270,40 +278,39 @@ fn source(checkpoint: &Checkpoint) -> Result<ModelSource, Fault> {
 }
 
 /// The family in the reference's config, if that exists and parses.
-fn family_of(golden: &Path) -> Option<String> {
+fn golden_family(golden: &Path) -> Option<String> {
     let text = std::fs::read_to_string(golden.join(CONFIG)).ok()?;
     let config = Config::parse(&text, CONFIG).ok()?;
-    let described = families::from_config(&config).ok()?;
-    Some(described.spec.family.to_owned())
+    let model = families::from_config(&config).ok()?;
+    Some(model.spec.family.to_owned())
 }
 
-/// Removes the greedy case, with a note, if the reference contradicts itself by more than the
-/// limit.
-fn drop_doubtful(golden: &mut Golden, limit: f32) -> Option<String> {
-    let doubt = golden.greedy.as_ref()?.doubt?;
-    if doubt <= limit {
+/// Removes the greedy case, and returns a note, if the reference's decoding differs from its
+/// prefill by more than the limit.
+fn drop_inconsistent_greedy(golden: &mut Golden, limit: f32) -> Option<String> {
+    let difference = golden.greedy.as_ref()?.cache_vs_prefill?;
+    if difference <= limit {
         return None;
     }
     golden.greedy = None;
     Some(format!(
-        "greedy is not judged: the reference's own decoding is {doubt:.1e} from its prefill"
+        "greedy is not judged: the reference's decoding differs from its prefill by {difference:.1e}"
     ))
 }
 
-/// A copy of the checkpoint with its config in the older, more common style; `None` if the folder
-/// has no such config.
-fn older_style(folder: &Path) -> Result<Option<TempDir>, Fault> {
-    let config = folder.join(OLDER_CONFIG);
+/// A copy of the checkpoint that uses its hub-style config; `None` if the folder has none.
+fn hub_style_copy(folder: &Path) -> Result<Option<TempDir>, JudgeError> {
+    let config = folder.join(HUB_STYLE_CONFIG);
     if !config.is_file() {
         return Ok(None);
     }
     let failed = |path: &Path| {
         let path = path.to_owned();
-        move |source| Fault::Io { path, source }
+        move |source| JudgeError::Io { path, source }
     };
-    let twin = tempfile::tempdir().map_err(failed(&std::env::temp_dir()))?;
+    let folder_copy = tempfile::tempdir().map_err(failed(&std::env::temp_dir()))?;
     let copy = |from: &Path, name: &str| {
-        let copied = std::fs::copy(from, twin.path().join(name));
+        let copied = std::fs::copy(from, folder_copy.path().join(name));
         copied.map(drop).map_err(failed(from))
     };
     copy(&config, CONFIG)?;
@@ -314,15 +321,15 @@ fn older_style(folder: &Path) -> Result<Option<TempDir>, Fault> {
             copy(&path, &name)?;
         }
     }
-    Ok(Some(twin))
+    Ok(Some(folder_copy))
 }
 
-fn difference(what: &'static str, found: &[f32], expected: &[f32]) -> Result<f32, Fault> {
+fn difference(case: &'static str, found: &[f32], expected: &[f32]) -> Result<f32, JudgeError> {
     if found.len() == expected.len() {
         Ok(max_difference(found, expected))
     } else {
-        Err(Fault::Count {
-            what,
+        Err(JudgeError::Count {
+            case,
             found: found.len(),
             expected: expected.len(),
         })
@@ -346,9 +353,9 @@ fn failed(why: String) -> Outcome {
     }
 }
 
-/// An unsupported family is not the checkpoint's fault.
-fn not_supported(fault: &Fault) -> Option<Outcome> {
-    let Fault::Weights(WeightsError::Spec { source, .. }) = fault else {
+/// The outcome for a family that has no row in the spec; `None` for other errors.
+fn not_supported(error: &JudgeError) -> Option<Outcome> {
+    let JudgeError::Weights(WeightsError::Spec { source, .. }) = error else {
         return None;
     };
     let SpecError::UnknownFamily { field, found, .. } = source else {
@@ -356,7 +363,7 @@ fn not_supported(fault: &Fault) -> Option<Outcome> {
     };
     Some(Outcome::NotSupported {
         model_type: found.clone(),
-        why: format!("no family reads the `{field}` `{found}`"),
+        why: format!("no family has the `{field}` `{found}`"),
     })
 }
 

@@ -1,6 +1,6 @@
-//! The first difference of two texts, and the context of a line in an indented text.
+//! Finds the first difference of two texts, and the context of a line in an indented text.
 
-/// The first line, counted from 1, in which two texts differ, and what each has there.
+/// The number, from 1, of the first line in which two texts differ, and that line of each.
 pub fn first_difference<'a>(a: &'a str, b: &'a str) -> Option<(usize, &'a str, &'a str)> {
     const END: &str = "(the end)";
     let (mut left, mut right) = (a.split('\n'), b.split('\n'));
@@ -14,8 +14,7 @@ pub fn first_difference<'a>(a: &'a str, b: &'a str) -> Option<(usize, &'a str, &
     None
 }
 
-/// Line `number` of an indented text after the lines that enclose it, outermost first, on one
-/// line.
+/// Line `number` of an indented text, preceded by the lines that enclose it, all on one line.
 pub fn with_context(text: &str, number: usize) -> String {
     let indent = |line: &str| line.len() - line.trim_start().len();
     let lines: Vec<&str> = text.lines().take(number).collect();

@@ -1,8 +1,8 @@
-//! `cargo xtask goldens`: compares checkpoints on a backend with logits of other implementations,
-//! and writes or checks the support matrix of the docs.
+//! `cargo xtask goldens`: compares the logits of checkpoints on a backend with those of other
+//! implementations, and writes or checks the support matrix of the docs.
 //!
-//! Development only. It drives sessions directly, because it judges what a backend computes, not
-//! how the engine schedules it. It does not make goldens.
+//! Development only. It uses sessions directly, because it tests a backend's results, not the
+//! engine's scheduling. It does not generate goldens.
 
 mod args;
 mod backends;
@@ -25,7 +25,7 @@ use clap::Parser;
 use loquat_session::Probe;
 
 use args::Args;
-use backends::Judged;
+use backends::JudgedBackend;
 use discover::Set;
 use error::Error;
 use judge::Judge;
@@ -46,7 +46,7 @@ fn main() -> ExitCode {
 
 /// Whether every checkpoint passed.
 fn run(args: &Args) -> Result<bool, Error> {
-    require(args.backend)?;
+    require_available(args.backend)?;
     let sets = discover::sets(args)?;
     let judge = Judge {
         judged: args.backend,
@@ -66,7 +66,7 @@ fn run(args: &Args) -> Result<bool, Error> {
     Ok(!reports.iter().any(Report::fails))
 }
 
-fn require(judged: &Judged) -> Result<(), Error> {
+fn require_available(judged: &JudgedBackend) -> Result<(), Error> {
     match judged.backend.probe() {
         Probe::Available(_) => Ok(()),
         Probe::Unavailable { why, remedy } => Err(Error::Unavailable {
@@ -91,8 +91,8 @@ fn print_table(judge: &Judge, sets: &[Set]) -> Result<Vec<Report>, Error> {
             reports.push(report);
         }
     }
-    let closing = table::closing(judge.judged.name(), &reports);
-    write!(out, "{closing}")?;
+    let summary = table::summary(judge.judged.name(), &reports);
+    write!(out, "{summary}")?;
     Ok(reports)
 }
 

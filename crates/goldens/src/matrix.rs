@@ -8,10 +8,10 @@ use std::path::Path;
 use loquat_spec::families;
 use loquat_weights::Format;
 
-use crate::backends::{BACKENDS, Judged};
+use crate::backends::{BACKENDS, JudgedBackend};
 use crate::discover::Origin;
 use crate::error::Error;
-use crate::grid::{Grid, NOTHING, head};
+use crate::grid::{EMPTY_CELL, Grid, column_heading};
 use crate::lines::first_difference;
 use crate::notes::{GGUF_DEFAULTS, REAL_WEIGHTS, UNSUPPORTED};
 use crate::report::{Outcome, Report};
@@ -39,10 +39,10 @@ struct Cell {
 }
 
 impl Cell {
-    fn text(&self, judged: &Judged) -> String {
-        let rounded = |worst: f32| match judged.coarse {
+    fn text(&self, judged: &JudgedBackend) -> String {
+        let rounded = |worst: f32| match judged.smallest_shown {
             None => rounded_up(worst),
-            Some(least) => power_of_ten(worst.max(least)),
+            Some(smallest) => power_of_ten(worst.max(smallest)),
         };
         let golden = self
             .golden
@@ -51,7 +51,7 @@ impl Cell {
         let real = self.real.iter().map(|model| (*model).to_owned());
         let parts: Vec<String> = golden.into_iter().chain(loads).chain(real).collect();
         if parts.is_empty() {
-            NOTHING.to_owned()
+            EMPTY_CELL.to_owned()
         } else {
             parts.join(", ")
         }
@@ -60,9 +60,9 @@ impl Cell {
 
 type Rows = BTreeMap<String, [Cell; FORMATS.len()]>;
 
-/// The page, with the columns of `judged` from the committed reports alone (what else lies about
-/// on a machine must not change it) and the others as `before` has them.
-fn page(judged: &Judged, reports: &[Report], before: &str) -> Result<String, Error> {
+/// The page, with the columns of `judged` from the committed reports only, so that it is the same
+/// on every machine, and the other columns from `before`.
+fn page(judged: &JudgedBackend, reports: &[Report], before: &str) -> Result<String, Error> {
     let committed = reports.iter();
     let committed: Vec<&Report> = committed
         .filter(|report| report.origin == Origin::Committed)
@@ -72,7 +72,7 @@ fn page(judged: &Judged, reports: &[Report], before: &str) -> Result<String, Err
     }
     let mut rows = Rows::default();
     for report in &committed {
-        enter(&mut rows, report);
+        add_report(&mut rows, report);
     }
     add_real_weights(judged.name(), &mut rows);
     let table = table(judged, &rows, &Grid::read(before));
@@ -84,7 +84,7 @@ fn page(judged: &Judged, reports: &[Report], before: &str) -> Result<String, Err
     ))
 }
 
-fn enter(rows: &mut Rows, report: &Report) {
+fn add_report(rows: &mut Rows, report: &Report) {
     let (Some(family), Some(format)) = (&report.family, report.format) else {
         return;
     };
@@ -99,7 +99,7 @@ fn enter(rows: &mut Rows, report: &Report) {
     }
 }
 
-/// Every run writes the rows of all models, so that other backends' columns are kept.
+/// Adds the rows of all models, even those of other backends, so that their columns are kept.
 fn add_real_weights(backend: &str, rows: &mut Rows) {
     for real in REAL_WEIGHTS {
         let cell = cell(rows, real.family, real.format);
@@ -119,24 +119,28 @@ fn cell<'a>(rows: &'a mut Rows, family: &str, format: Format) -> &'a mut Cell {
 }
 
 /// The families of this run, each format's backends side by side.
-fn table(judged: &Judged, rows: &Rows, before: &Grid) -> String {
-    let names = || BACKENDS.iter().map(Judged::name);
-    let heads = FORMATS
+fn table(judged: &JudgedBackend, rows: &Rows, before: &Grid) -> String {
+    let names = || BACKENDS.iter().map(JudgedBackend::name);
+    let headings = FORMATS
         .iter()
-        .flat_map(|format| names().map(|name| head(*format, name)));
-    let heads: Vec<String> = heads.collect();
+        .flat_map(|format| names().map(|name| column_heading(*format, name)));
+    let headings: Vec<String> = headings.collect();
     let mut grid = Grid::default();
     for (family, cells) in rows {
-        for head in &heads {
-            if let Some(text) = before.get(family, head) {
-                grid.set(family, head.clone(), text.to_owned());
+        for heading in &headings {
+            if let Some(text) = before.get(family, heading) {
+                grid.set(family, heading.clone(), text.to_owned());
             }
         }
         for (format, cell) in FORMATS.iter().zip(cells) {
-            grid.set(family, head(*format, judged.name()), cell.text(judged));
+            grid.set(
+                family,
+                column_heading(*format, judged.name()),
+                cell.text(judged),
+            );
         }
     }
-    grid.table(&heads)
+    grid.table(&headings)
 }
 
 /// Names without a golden: aliases, and families that are not judged yet.
@@ -201,18 +205,18 @@ fn two_columns(rows: &[(&str, &str)]) -> String {
 }
 
 /// Writes the columns of `judged` into the page; creates it if needed.
-pub fn write(path: &Path, judged: &Judged, reports: &[Report]) -> Result<(), Error> {
+pub fn write(path: &Path, judged: &JudgedBackend, reports: &[Report]) -> Result<(), Error> {
     let before = match std::fs::read_to_string(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(String::new()),
         read => read,
     };
-    let page = page(judged, reports, &before.map_err(in_file(path))?)?;
-    std::fs::write(path, page).map_err(in_file(path))
+    let page = page(judged, reports, &before.map_err(io_error(path))?)?;
+    std::fs::write(path, page).map_err(io_error(path))
 }
 
-/// An error with the first line that differs from the page made of `reports`.
-pub fn check(path: &Path, judged: &Judged, reports: &[Report]) -> Result<(), Error> {
-    let found = std::fs::read_to_string(path).map_err(in_file(path))?;
+/// Fails with the first line that differs from the page for `reports`.
+pub fn check(path: &Path, judged: &JudgedBackend, reports: &[Report]) -> Result<(), Error> {
+    let found = std::fs::read_to_string(path).map_err(io_error(path))?;
     match first_difference(&found, &page(judged, reports, &found)?) {
         None => Ok(()),
         Some((line, found, expected)) => Err(Error::StaleMatrix {
@@ -225,7 +229,7 @@ pub fn check(path: &Path, judged: &Judged, reports: &[Report]) -> Result<(), Err
     }
 }
 
-fn in_file(path: &Path) -> impl Fn(std::io::Error) -> Error {
+fn io_error(path: &Path) -> impl Fn(std::io::Error) -> Error {
     let path = path.to_owned();
     move |source| Error::Io {
         path: path.clone(),
@@ -238,7 +242,7 @@ mod tests {
     use super::*;
     use crate::report::samples::{measured, report};
 
-    fn judged(name: &str) -> &'static Judged {
+    fn judged(name: &str) -> &'static JudgedBackend {
         crate::backends::named(name).unwrap()
     }
 
@@ -291,8 +295,8 @@ mod tests {
         };
         let both = run("mlx", 3e-6, &run("cpu", 2e-6, ""));
         let expected = "| `qwen2` | golden 2e-6 | golden 1e-4 | – | – | – | – |";
-        let shown = rows(&both);
-        assert!(shown.contains(&expected), "{shown:?}");
+        let rows = rows(&both);
+        assert!(rows.contains(&expected), "{rows:?}");
         assert_eq!(run("cpu", 2e-6, &both), both);
         assert_ne!(run("cpu", 3e-6, &both), both);
         assert_eq!(run("mlx", 3e-5, &both), both);
@@ -334,8 +338,8 @@ mod tests {
         let bad = || measured(1.0).outcome();
         let committed = [committed("llama", Format::Mlx, bad())];
         assert!(matches!(on_cpu(&committed), Err(Error::NoMatrix)));
-        let elsewhere = [report(Origin::CommandLine, "llama", Format::Mlx, bad())];
-        assert!(on_cpu(&elsewhere).is_ok());
+        let not_committed = [report(Origin::CommandLine, "llama", Format::Mlx, bad())];
+        assert!(on_cpu(&not_committed).is_ok());
     }
 
     #[test]

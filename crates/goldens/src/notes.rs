@@ -1,5 +1,5 @@
-//! What a run cannot find out: which published models were tested, what the GGUF reader assumes,
-//! and what unsupported families need.
+//! Facts for the support matrix that a run does not produce: published models that were tested,
+//! defaults of the GGUF reader, and what unsupported families need.
 
 use loquat_weights::Format;
 
@@ -11,7 +11,7 @@ pub struct RealWeights {
     pub model: &'static str,
 }
 
-/// Judged by `crates/cli/tests/real_models/transformers.rs`.
+/// JudgedBackend by `crates/cli/tests/real_models/transformers.rs`.
 pub const REAL_WEIGHTS: &[RealWeights] = &[
     RealWeights {
         backend: "cpu",
@@ -27,7 +27,7 @@ pub const REAL_WEIGHTS: &[RealWeights] = &[
     },
 ];
 
-/// What our reader, like llama.cpp, assumes because GGUF has no key for it.
+/// Values that the reader, like llama.cpp, assumes because GGUF has no key for them.
 pub const GGUF_DEFAULTS: &[(&str, &str)] = &[
     (
         "mistral, mixtral, qwen2, starcoder2",
@@ -61,7 +61,7 @@ pub const GGUF_DEFAULTS: &[(&str, &str)] = &[
     ),
 ];
 
-/// By `model_type`: what the block kinds lack.
+/// What each `model_type` needs that the block kinds do not have.
 pub const UNSUPPORTED: &[(&str, &str)] = &[
     ("apertus", "the xIELU activation, with parameters per layer"),
     (
@@ -100,20 +100,20 @@ mod tests {
 
     #[test]
     fn unsupported_list_has_no_supported_family() {
-        let loads = families::model_types();
+        let supported = families::model_types();
         for (name, _) in UNSUPPORTED {
-            assert!(!loads.contains(name), "{name} loads: strike it off");
+            assert!(!supported.contains(name), "{name} is supported; remove it");
         }
     }
 
     #[test]
     fn notes_name_supported_families() {
-        let loads = families::model_types();
+        let supported = families::model_types();
         let assumed = GGUF_DEFAULTS
             .iter()
             .flat_map(|(names, _)| names.split(", "));
         for name in REAL_WEIGHTS.iter().map(|real| real.family).chain(assumed) {
-            assert!(loads.contains(&name), "{name}");
+            assert!(supported.contains(&name), "{name}");
         }
     }
 }

@@ -13,8 +13,8 @@ pub struct Report {
     #[serde(skip)]
     pub origin: Origin,
     pub name: String,
-    /// The family of the model the reference ran, which GGUF may write under another's
-    /// architecture; `None` if the config could not be read.
+    /// The family of the reference's model, which may differ from the GGUF architecture; `None` if
+    /// the config could not be read.
     pub family: Option<String>,
     #[serde(serialize_with = "format_name")]
     pub format: Option<Format>,
@@ -32,25 +32,25 @@ pub struct Report {
 #[serde(tag = "verdict", rename_all = "snake_case")]
 pub enum Outcome {
     /// Equal to its reference, within the limit.
-    Equal(Measured),
+    Equal(Differences),
     /// Opened; there is no reference.
     LoadsOnly,
-    /// No family file reads it.
+    /// No family has this `model_type`.
     NotSupported { model_type: String, why: String },
     Failed {
         #[serde(flatten)]
-        measured: Option<Measured>,
+        measured: Option<Differences>,
         why: String,
     },
 }
 
 /// Largest absolute differences from the reference.
 #[derive(Debug, Clone, PartialEq, Serialize)]
-pub struct Measured {
+pub struct Differences {
     pub limit: f32,
     pub prompt_a: f32,
     pub prompt_b: f32,
-    /// `None` if the reference has none or contradicts itself.
+    /// `None` if the reference has none, or is inconsistent.
     pub greedy: Option<f32>,
     pub chunks: Chunks,
 }
@@ -85,7 +85,7 @@ impl Report {
         }
     }
 
-    /// Whether the run must fail. Only the shared set is ahead of what we support.
+    /// Whether the run must fail. Only the shared set may contain unsupported families.
     pub fn fails(&self) -> bool {
         match self.outcome {
             Outcome::Failed { .. } => true,
@@ -94,7 +94,7 @@ impl Report {
         }
     }
 
-    pub fn measured(&self) -> Option<&Measured> {
+    pub fn measured(&self) -> Option<&Differences> {
         match &self.outcome {
             Outcome::Equal(measured) => Some(measured),
             Outcome::Failed { measured, .. } => measured.as_ref(),
@@ -103,9 +103,9 @@ impl Report {
     }
 }
 
-impl Measured {
+impl Differences {
     pub fn outcome(self) -> Outcome {
-        match self.fault() {
+        match self.exceeded_limits() {
             None => Outcome::Equal(self),
             Some(why) => Outcome::Failed {
                 measured: Some(self),
@@ -131,8 +131,8 @@ impl Measured {
         }
     }
 
-    /// Everything that is out of bounds.
-    fn fault(&self) -> Option<String> {
+    /// Lists the differences over the limit; `None` if there are none.
+    fn exceeded_limits(&self) -> Option<String> {
         let Self {
             limit,
             prompt_a,
@@ -145,7 +145,7 @@ impl Measured {
             ("prompt_b", Some(*prompt_b)),
             ("greedy", *greedy),
         ];
-        let mut faults: Vec<String> = cases
+        let mut exceeded: Vec<String> = cases
             .into_iter()
             .filter_map(|(name, difference)| Some((name, difference?)))
             .filter(|(_, difference)| difference > limit)
@@ -154,12 +154,12 @@ impl Measured {
         if let Chunks::Differ { size, by, promised } = *chunks
             && (promised || by > *limit)
         {
-            faults.push(format!("prompt_b in chunks of {size} differs by {by:.1e}"));
+            exceeded.push(format!("prompt_b in chunks of {size} differs by {by:.1e}"));
         }
-        if faults.is_empty() {
+        if exceeded.is_empty() {
             None
         } else {
-            Some(format!("{}; the limit is {limit:.0e}", faults.join(", ")))
+            Some(format!("{}; the limit is {limit:.0e}", exceeded.join(", ")))
         }
     }
 }
@@ -182,8 +182,8 @@ fn format_name<S: Serializer>(format: &Option<Format>, to: S) -> Result<S::Ok, S
 pub mod samples {
     use super::*;
 
-    pub fn measured(prompt_b: f32) -> Measured {
-        Measured {
+    pub fn measured(prompt_b: f32) -> Differences {
+        Differences {
             limit: 1e-4,
             prompt_a: 1e-6,
             prompt_b,
@@ -214,8 +214,8 @@ mod tests {
 
     const SMALL: f32 = 1e-6;
 
-    fn chunks(by: f32, promised: bool) -> Measured {
-        Measured {
+    fn chunks(by: f32, promised: bool) -> Differences {
+        Differences {
             chunks: Chunks::Differ {
                 size: 7,
                 by,
@@ -226,27 +226,27 @@ mod tests {
     }
 
     #[test]
-    fn each_bound_is_judged() {
+    fn each_limit_is_checked() {
         let table = [
             (measured(1e-4), None),
             (measured(1.1e-4), Some("prompt_b")),
             (measured(f32::INFINITY), Some("prompt_b")),
             (
-                Measured {
+                Differences {
                     prompt_a: 1.0,
                     ..measured(SMALL)
                 },
                 Some("prompt_a"),
             ),
             (
-                Measured {
+                Differences {
                     greedy: Some(1.0),
                     ..measured(SMALL)
                 },
                 Some("greedy"),
             ),
             (
-                Measured {
+                Differences {
                     greedy: None,
                     ..measured(SMALL)
                 },
@@ -256,8 +256,8 @@ mod tests {
             (chunks(1.0, false), Some("chunks of 7")),
             (chunks(0.0, true), Some("chunks of 7")),
         ];
-        for (measured, fault) in table {
-            match (measured.fault(), fault) {
+        for (measured, expected) in table {
+            match (measured.exceeded_limits(), expected) {
                 (Some(why), Some(named)) => assert!(why.contains(named), "{why}"),
                 (why, named) => assert_eq!(why.as_deref(), named, "{measured:?}"),
             }
@@ -265,12 +265,12 @@ mod tests {
     }
 
     #[test]
-    fn the_worse_of_two_styles_counts() {
+    fn worse_keeps_the_larger_differences() {
         let (one, other) = (measured(SMALL), chunks(1.0, true));
         for worse in [one.clone().worse(other.clone()), other.clone().worse(one)] {
             assert_eq!(worse, other);
         }
-        let no_greedy = Measured {
+        let no_greedy = Differences {
             greedy: None,
             ..measured(SMALL)
         };
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn json_has_what_the_table_has() {
+    fn json_has_all_fields() {
         let report = report(
             Origin::CommandLine,
             "llama",

@@ -1,8 +1,8 @@
-//! Differences rounded up for the page, coarsely enough to be stable across compilers.
+//! Rounds differences up, coarsely enough that the page is the same with every compiler.
 
-/// To one digit.
+/// Rounds up to one digit.
 pub fn rounded_up(difference: f32) -> String {
-    // The shortest text that reads back as the same number, so that 3e-6 stays 3e-6.
+    // `{:e}` prints the shortest text that parses to the same number, so 3e-6 stays 3e-6.
     let text = format!("{difference:e}");
     let Some((mantissa, exponent)) = text.split_once('e') else {
         return text;
@@ -19,7 +19,7 @@ pub fn rounded_up(difference: f32) -> String {
     }
 }
 
-/// To the next power of ten.
+/// Rounds up to a power of ten.
 pub fn power_of_ten(difference: f32) -> String {
     let rounded = rounded_up(difference);
     match rounded.split_once('e') {

@@ -1,15 +1,15 @@
-//! The run as a table, followed by notes and reasons.
+//! Prints a run as a table, followed by notes and reasons.
 
 use crate::discover::Set;
 use crate::notes;
 use crate::report::{Chunks, Outcome, Report};
 
-/// The longest family's name.
+/// The length of the longest family name.
 const FAMILY_WIDTH: usize = 18;
 const FORMAT_WIDTH: usize = 16;
 const NUMBER_WIDTH: usize = 9;
 
-/// Column widths, computed before anything is judged.
+/// Column widths, computed before the first checkpoint is judged.
 pub struct Table {
     name_width: usize,
 }
@@ -78,7 +78,7 @@ fn verdict(report: &Report) -> &'static str {
 }
 
 /// Notes, reasons and totals below the table.
-pub fn closing(backend: &str, reports: &[Report]) -> String {
+pub fn summary(backend: &str, reports: &[Report]) -> String {
     let notes = reports.iter().filter_map(|report| {
         let note = report.note.as_ref()?;
         Some(format!("{}: {note}", report.name))
@@ -87,10 +87,10 @@ pub fn closing(backend: &str, reports: &[Report]) -> String {
         Outcome::NotSupported { model_type, why } => Some(format!(
             "{}: {why}; it would need {}",
             report.name,
-            // GGUF's name for a family may be another than the golden's.
+            // GGUF may use another name for the family than the golden does.
             notes::needs(model_type)
                 .or_else(|| notes::needs(&report.name))
-                .unwrap_or("work that nobody has analysed yet")
+                .unwrap_or("changes that are not known yet")
         )),
         _ => None,
     });
@@ -107,13 +107,13 @@ pub fn closing(backend: &str, reports: &[Report]) -> String {
     section("Notes", notes.collect());
     section("Not supported", not_supported.collect());
     section("FAILED", failed.collect());
-    text + "\n" + &sums(backend, reports)
+    text + "\n" + &totals(backend, reports)
 }
 
-fn sums(backend: &str, reports: &[Report]) -> String {
-    let count = |wanted: &str| {
-        let of_kind = reports.iter().filter(|report| verdict(report) == wanted);
-        of_kind.count()
+fn totals(backend: &str, reports: &[Report]) -> String {
+    let count = |kind: &str| {
+        let matching = reports.iter().filter(|report| verdict(report) == kind);
+        matching.count()
     };
     let kinds = ["ok", "loads only", "not supported", "FAILED"];
     let counts = kinds.map(|kind| (count(kind), kind));
@@ -145,9 +145,9 @@ mod tests {
             Format::Mlx,
             measured(3e-6).outcome(),
         );
-        noted.note = Some("greedy is in doubt".into());
-        let mut strange = report(Origin::Shared, "apertus", Format::Safetensors, unknown);
-        (strange.family, strange.format) = (None, None);
+        noted.note = Some("greedy is not judged".into());
+        let mut unsupported = report(Origin::Shared, "apertus", Format::Safetensors, unknown);
+        (unsupported.family, unsupported.format) = (None, None);
         [
             noted,
             report(
@@ -162,7 +162,7 @@ mod tests {
                 Format::Gguf,
                 Outcome::LoadsOnly,
             ),
-            strange,
+            unsupported,
         ]
     }
 
@@ -181,11 +181,11 @@ apertus   -                 -                       -        -        -        -
     }
 
     #[test]
-    fn the_closing_says_why_and_how_many() {
+    fn summary_has_reasons_and_totals() {
         let expected = format!(
             "
 Notes
-  qwen2: greedy is in doubt
+  qwen2: greedy is not judged
 
 Not supported
   apertus: no family reads it; it would need {}
@@ -197,7 +197,7 @@ goldens: 4 judged on cpu: 1 ok, 1 loads only, 1 not supported, 1 FAILED
 ",
             notes::needs("apertus").unwrap()
         );
-        assert_eq!(closing("cpu", &reports()), expected);
-        assert_eq!(closing("cpu", &[]), "\ngoldens: 0 judged on cpu: \n");
+        assert_eq!(summary("cpu", &reports()), expected);
+        assert_eq!(summary("cpu", &[]), "\ngoldens: 0 judged on cpu: \n");
     }
 }

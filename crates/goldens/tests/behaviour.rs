@@ -1,4 +1,4 @@
-//! The judge through its command line: what it passes, what it fails, and that it says why.
+//! Runs the judge through its command line and checks verdicts and reasons.
 
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -10,14 +10,13 @@ use tempfile::TempDir;
 
 const FAMILY: &str = "llama";
 
-/// A copy of a committed golden under a name that no other checkpoint has, in a folder of its
-/// own.
-struct Copy {
+/// A copy of a committed golden with a unique name, in its own folder.
+struct GoldenCopy {
     parent: TempDir,
     name: &'static str,
 }
 
-impl Copy {
+impl GoldenCopy {
     fn new(name: &'static str) -> Self {
         let parent = tempfile::tempdir().unwrap();
         let copy = Self { parent, name };
@@ -40,8 +39,8 @@ impl Copy {
         std::fs::write(path, text.replacen(from, to, 1)).unwrap();
     }
 
-    /// Flips one bit of one number of one tensor.
-    fn damage(&self, tensor: &str, byte: usize, bit: u8) {
+    /// Flips one bit of a tensor.
+    fn flip_bit(&self, tensor: &str, byte: usize, bit: u8) {
         let path = self.folder().join("model.safetensors");
         let mut tensors: Vec<RawTensor> = safetensors::open(&path).unwrap();
         let found = tensors.iter_mut().find(|found| found.name == tensor);
@@ -55,7 +54,7 @@ impl Copy {
     }
 
     /// The only report of a run over this copy, and whether the run passed.
-    fn judged(&self) -> (bool, Value) {
+    fn judge(&self) -> (bool, Value) {
         only_report(&["--only", self.name, text(self.parent.path())])
     }
 }
@@ -79,15 +78,15 @@ fn only_report(args: &[&str]) -> (bool, Value) {
 
 #[test]
 fn changed_weight_fails() {
-    let copy = Copy::new("one_changed_weight");
-    let (passed, report) = copy.judged();
+    let copy = GoldenCopy::new("one_changed_weight");
+    let (passed, report) = copy.judge();
     assert!(passed, "{report:#}");
     assert_eq!(report["verdict"], "equal");
     assert_eq!(report["chunks"], "identical");
 
-    // The sign of a bf16 number that every logit depends on.
-    copy.damage("model.norm.weight", 1, 7);
-    let (passed, report) = copy.judged();
+    // The sign bit of a bf16 value that every logit depends on.
+    copy.flip_bit("model.norm.weight", 1, 7);
+    let (passed, report) = copy.judge();
     assert!(!passed);
     assert_eq!(report["verdict"], "failed");
     for case in ["prompt_a", "prompt_b", "greedy"] {
@@ -98,13 +97,13 @@ fn changed_weight_fails() {
 
 #[test]
 fn contradicting_configs_name_the_field() {
-    let copy = Copy::new("two_minds");
+    let copy = GoldenCopy::new("contradicting_configs");
     copy.edit(
         "config.hub_style.json",
         "\"rms_norm_eps\": ",
         "\"rms_norm_eps\": 1",
     );
-    let (passed, report) = copy.judged();
+    let (passed, report) = copy.judge();
     assert!(!passed);
     let why = report["why"].as_str().unwrap();
     assert!(
@@ -115,13 +114,13 @@ fn contradicting_configs_name_the_field() {
 
 #[test]
 fn unsupported_family_fails_by_name() {
-    let copy = Copy::new("a_stranger");
+    let copy = GoldenCopy::new("unknown_family");
     copy.edit(
         "config.json",
         "\"model_type\": \"llama\"",
         "\"model_type\": \"abacus\"",
     );
-    let (passed, report) = copy.judged();
+    let (passed, report) = copy.judge();
     assert!(!passed);
     assert_eq!(report["verdict"], "not_supported");
     assert_eq!(report["model_type"], "abacus");
@@ -130,10 +129,10 @@ fn unsupported_family_fails_by_name() {
 #[test]
 fn gguf_without_logits_is_only_loaded() {
     let folder = tempfile::tempdir().unwrap();
-    let file = folder.path().join("file_of_llama.gguf");
+    let file = folder.path().join("llama_file.gguf");
     std::fs::write(file, gguf::from_golden(FAMILY)).unwrap();
-    let copy = Copy::new("file_of_llama");
-    let args = ["--only", "file_of_llama", text(folder.path())];
+    let copy = GoldenCopy::new("llama_file");
+    let args = ["--only", "llama_file", text(folder.path())];
 
     let (passed, report) = only_report(&args);
     assert!(passed, "{report:#}");
@@ -155,7 +154,7 @@ fn gguf_without_logits_is_only_loaded() {
 
 #[test]
 fn table_names_failure_and_reason() {
-    let copy = Copy::new("one_word_less");
+    let copy = GoldenCopy::new("damaged_golden");
     std::fs::remove_file(copy.folder().join("golden.safetensors")).unwrap();
     std::fs::write(copy.folder().join("golden.safetensors"), "no tensors").unwrap();
     let output = goldens_command(&["--only", copy.name, text(copy.parent.path())]);
@@ -171,7 +170,7 @@ fn table_names_failure_and_reason() {
 }
 
 #[test]
-fn nothing_to_judge_is_an_error() {
+fn filter_without_match_fails() {
     let output = goldens_command(&["--committed", "--only", "no such checkpoint"]);
     assert_eq!(output.status.code(), Some(1));
     assert!(String::from_utf8_lossy(&output.stderr).contains("no such checkpoint"));

@@ -14,7 +14,7 @@ type Failure = Box<dyn std::error::Error>;
 
 fn main() -> Result<(), Failure> {
     let path = std::env::args_os().nth(1).map(PathBuf::from);
-    let path = path.ok_or("give a model's .gguf, or the folder of its tokenizer.json")?;
+    let path = path.ok_or("usage: mask_speed FILE, a .gguf or a folder with tokenizer.json")?;
     let tokenizer = tokenizer(&path)?;
     let grammars = Grammars::new(tokenizer.clone(), tokenizer.vocab_size());
     let began = Instant::now();
@@ -117,13 +117,17 @@ fn replay(
         if next.is_empty() {
             constraint.allowed(&mut mask)?;
             times.masks.push(began.elapsed());
-            next.push(longest(tokenizer, &mask, rest).ok_or("the sample does not fit")?);
+            next.push(
+                longest(tokenizer, &mask, rest).ok_or("the sample does not match its grammar")?,
+            );
         }
         let began = Instant::now();
         for token in next {
             constraint.accept(token)?;
             let bytes = tokenizer.token_bytes(token).unwrap_or_default();
-            rest = rest.strip_prefix(bytes).ok_or("the sample does not fit")?;
+            rest = rest
+                .strip_prefix(bytes)
+                .ok_or("the sample does not match its grammar")?;
             times.tokens += 1;
         }
         times.accepting += began.elapsed();

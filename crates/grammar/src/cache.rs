@@ -74,11 +74,11 @@ mod tests {
     fn least_recently_used_entry_is_evicted() {
         let cache = Cache::new(2);
         let made = AtomicUsize::new(0);
-        let mut ask = |key: &str| {
+        let mut get = |key: &str| {
             cache.get_or_make(key.to_string(), || made.fetch_add(1, Ordering::Relaxed));
             made.load(Ordering::Relaxed)
         };
-        let counts: Vec<usize> = ["a", "b", "a", "c", "a", "b"].map(&mut ask).to_vec();
+        let counts: Vec<usize> = ["a", "b", "a", "c", "a", "b"].map(&mut get).to_vec();
         assert_eq!(counts, [1, 2, 2, 3, 3, 4]);
     }
 

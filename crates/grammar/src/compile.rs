@@ -1,4 +1,4 @@
-//! From a source to a matcher in its start state, in bounded time and memory.
+//! Compiles a source to a matcher in its start state, in bounded time and memory.
 
 use std::sync::Arc;
 
@@ -19,17 +19,17 @@ use crate::{GrammarError, GrammarSource, Result, gbnf, lark, schema};
 const STACK: usize = 256 << 20;
 
 /// Bytes of a grammar's text. The largest published schemas are a third of it.
-const LONGEST: usize = 4 << 20;
+const MAX_BYTES: usize = 4 << 20;
 
 /// A lexer state takes one or two kilobytes, and every request may have its own.
 const LEXER_STATES: usize = 50_000;
 
 /// An object with this many optional properties needs a few times as many states. llguidance's
 /// default allows fewer than five hundred.
-const ITEMS_IN_ROW: usize = 20_000;
+const MAX_ITEMS_IN_ROW: usize = 20_000;
 
-/// Of all rows that one mask looks into.
-const ITEMS_IN_STEP: usize = 200_000;
+/// The limit for all rows that one mask examines.
+const MAX_ITEMS_IN_STEP: usize = 200_000;
 
 pub(crate) struct Compiler {
     factory: ParserFactory,
@@ -52,8 +52,8 @@ impl Compiler {
         })?;
         factory.quiet();
         *factory.limits_mut() = ParserLimits {
-            max_items_in_row: ITEMS_IN_ROW,
-            step_max_items: ITEMS_IN_STEP,
+            max_items_in_row: MAX_ITEMS_IN_ROW,
+            step_max_items: MAX_ITEMS_IN_STEP,
             max_lexer_states: LEXER_STATES,
             verbose_errors: false,
             ..ParserLimits::default()
@@ -62,7 +62,7 @@ impl Compiler {
     }
 
     /// A matcher at the start of the grammar. Its first mask is computed here, and a copy follows
-    /// the forced tokens: a grammar that admits nothing, or forces without end, is refused.
+    /// the forced tokens: a grammar that admits nothing, or forces tokens without end, is refused.
     pub(crate) fn compile(&self, source: &GrammarSource) -> Result<Matcher> {
         let notation = source.notation();
         on_large_stack(notation, || {
@@ -84,11 +84,11 @@ impl Compiler {
 
 fn lower(source: &GrammarSource) -> Result<TopLevelGrammar> {
     let limited = |text: &str| {
-        if text.len() > LONGEST {
+        if text.len() > MAX_BYTES {
             Err(GrammarError::TooLarge {
                 notation: source.notation(),
                 what: "bytes",
-                limit: LONGEST,
+                limit: MAX_BYTES,
             })
         } else {
             Ok(())
@@ -123,8 +123,8 @@ fn lower(source: &GrammarSource) -> Result<TopLevelGrammar> {
 /// llguidance's reason, reworded if this crate has a better text.
 fn refused(notation: Notation, error: &str) -> GrammarError {
     let reason = match notation {
-        // The lines it speaks of are of a grammar the request never saw.
-        Notation::Regex | Notation::Choice | Notation::Gbnf => without_place(reason(error)),
+        // Its line numbers refer to a generated grammar that the request does not contain.
+        Notation::Regex | Notation::Choice | Notation::Gbnf => without_position(reason(error)),
         Notation::Schema | Notation::Lark => reason(error),
     };
     match reason.strip_prefix("Unsatisfiable schema: ") {
@@ -135,7 +135,7 @@ fn refused(notation: Notation, error: &str) -> GrammarError {
     }
 }
 
-fn without_place(reason: String) -> String {
+fn without_position(reason: String) -> String {
     match reason.split_once(": ") {
         Some((place, rest)) if place.starts_with("line ") => rest.to_string(),
         _ => reason,

@@ -21,14 +21,14 @@ impl GrammarConstraint {
 impl Constraint for GrammarConstraint {
     fn allowed(&mut self, mask: &mut TokenMask) -> Result<AllowedTokens, ConstraintError> {
         let tokens = self.matcher.compute_mask_or_eos();
-        let tokens = tokens.map_err(|error| stuck(&error.to_string()))?;
+        let tokens = tokens.map_err(|error| cannot_continue(&error.to_string()))?;
         mask.copy_from_words(tokens.as_slice());
         Ok(AllowedTokens::Masked)
     }
 
     fn accept(&mut self, token: u32) -> Result<(), ConstraintError> {
         let consumed = self.matcher.consume_token(token);
-        consumed.map_err(|error| stuck(&error.to_string()))
+        consumed.map_err(|error| cannot_continue(&error.to_string()))
     }
 
     fn forced(&mut self) -> Result<Vec<u32>, ConstraintError> {
@@ -38,7 +38,7 @@ impl Constraint for GrammarConstraint {
         let tokens = self.matcher.compute_ff_tokens();
         match self.matcher.get_error() {
             None => Ok(tokens),
-            Some(error) => Err(stuck(&error)),
+            Some(error) => Err(cannot_continue(&error)),
         }
     }
 
@@ -53,7 +53,7 @@ impl Constraint for GrammarConstraint {
     }
 }
 
-fn stuck(error: &str) -> ConstraintError {
+fn cannot_continue(error: &str) -> ConstraintError {
     ConstraintError::failed(GrammarError::Stuck {
         reason: reason(error),
     })

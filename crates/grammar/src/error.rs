@@ -1,8 +1,8 @@
-//! Why a grammar cannot be had.
+//! Errors of grammars.
 
 use crate::source::Notation;
 
-/// Every error of this crate. All but [`Vocabulary`](Self::Vocabulary) are the request's.
+/// Every error of this crate. All but [`Vocabulary`](Self::Vocabulary) are caused by the request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GrammarError {
     #[error("`{keyword}` at `{pointer}` of the schema is not supported: {why}")]
@@ -13,12 +13,12 @@ pub enum GrammarError {
         why: String,
     },
 
-    #[error("`{keyword}` at `{pointer}` of the schema is {found}; it must be {wanted}")]
+    #[error("`{keyword}` at `{pointer}` of the schema is {found}; it must be {expected}")]
     BadKeyword {
         keyword: String,
         pointer: String,
         found: String,
-        wanted: &'static str,
+        expected: &'static str,
     },
 
     #[error("`{pointer}` of the schema is {found}; it must be an object or a boolean")]
@@ -47,7 +47,7 @@ pub enum GrammarError {
     #[error("the choice is empty; it needs at least one string")]
     EmptyChoice,
 
-    #[error("the answer cannot follow its grammar any further: {reason}")]
+    #[error("the answer cannot continue in its grammar: {reason}")]
     Stuck { reason: String },
 
     #[error("the model's vocabulary cannot be constrained: {reason}")]
@@ -55,7 +55,7 @@ pub enum GrammarError {
 }
 
 impl GrammarError {
-    /// Whether another request could fare better with this model.
+    /// Whether the request is at fault, rather than the model.
     pub fn is_request_fault(&self) -> bool {
         !matches!(self, Self::Vocabulary { .. })
     }
@@ -68,23 +68,23 @@ pub(crate) fn reason(message: &str) -> String {
     if first == "NoExtensionBias" {
         return "it admits no text".to_string();
     }
-    let (place, first) = placed(first);
+    let (position, first) = split_position(first);
     // The regular expression's error is the last line, below the excerpt.
     let error = message
         .lines()
         .find_map(|line| line.strip_prefix("error: "));
     let what = error.unwrap_or(first);
-    match place {
+    match position {
         Some((line, column)) => format!("line {line}, column {column}: {what}"),
         None => what.to_string(),
     }
 }
 
 /// `at 3(7): …` or `3(7): …`
-fn placed(message: &str) -> (Option<(usize, usize)>, &str) {
+fn split_position(message: &str) -> (Option<(usize, usize)>, &str) {
     let bare = message.strip_prefix("at ").unwrap_or(message);
-    let split = bare.split_once("): ").and_then(|(place, rest)| {
-        let (line, column) = place.split_once('(')?;
+    let split = bare.split_once("): ").and_then(|(position, rest)| {
+        let (line, column) = position.split_once('(')?;
         Some(((line.parse().ok()?, column.parse().ok()?), rest))
     });
     match split {

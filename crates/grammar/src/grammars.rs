@@ -13,7 +13,7 @@ use crate::constraint::GrammarConstraint;
 use crate::{GrammarError, GrammarSource, Result};
 
 /// A compiled grammar takes from tens of kilobytes to a few megabytes.
-const KEPT: usize = 64;
+const CACHE_SIZE: usize = 64;
 
 /// Compiles grammars for one model and caches the recent ones. Clones share the cache.
 #[derive(Clone)]
@@ -36,7 +36,7 @@ impl Grammars {
             tokenizer,
             vocab_size,
             compiler: OnceLock::new(),
-            cache: Cache::new(KEPT),
+            cache: Cache::new(CACHE_SIZE),
         };
         Self {
             inner: Arc::new(inner),

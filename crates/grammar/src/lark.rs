@@ -5,11 +5,11 @@ use serde_json::Value;
 use crate::source::Notation;
 use crate::{GrammarError, Result, schema};
 
-/// Brackets within brackets; llguidance recurses into them.
-const DEEPEST: usize = 100;
+/// The nesting limit of brackets, into which llguidance recurses.
+const MAX_DEPTH: usize = 100;
 
-/// Rules and terminals; llguidance recurses from one to the next.
-const MOST_RULES: usize = 10_000;
+/// The limit of rules and terminals; llguidance recurses from one to the next.
+const MAX_RULES: usize = 10_000;
 
 /// A string as Lark writes it.
 pub(crate) fn literal(text: &str) -> String {
@@ -42,7 +42,7 @@ pub(crate) fn regex(pattern: &str) -> Result<String> {
                 None => {
                     return Err(GrammarError::Refused {
                         notation: Notation::Regex,
-                        reason: "it ends with a backslash that escapes nothing".to_string(),
+                        reason: "it ends with a backslash".to_string(),
                     });
                 }
             },
@@ -74,7 +74,7 @@ pub(crate) fn prepare(text: &str) -> Result<String> {
     Ok(out)
 }
 
-/// Attributes of rules that would have no effect here: sampling is the request's own.
+/// Refuses attributes of rules that have no effect here, because requests set sampling.
 fn check_attributes(code: &str) -> Result<()> {
     for attribute in ["temperature", "max_tokens"] {
         let mut found = code.match_indices(attribute);
@@ -144,9 +144,9 @@ impl<'a> Scanner<'a> {
         let schema = match values.next() {
             Some(Ok(schema)) => schema,
             Some(Err(error)) => {
-                return Err(refuse(format!("a `%json` block is not JSON: {error}")));
+                return Err(refuse(format!("a `%json` block is invalid JSON: {error}")));
             }
-            None => return Err(refuse("`%json` needs a schema after it".to_string())),
+            None => return Err(refuse("`%json` needs a schema".to_string())),
         };
         let length = self.rest.len() - after.len() + values.byte_offset();
         let (written, rest) = self.rest.split_at(length);
@@ -177,11 +177,11 @@ impl<'a> Scanner<'a> {
             what,
             limit,
         };
-        if self.depth > DEEPEST {
-            return Err(too_large("brackets within brackets", DEEPEST));
+        if self.depth > MAX_DEPTH {
+            return Err(too_large("nested brackets", MAX_DEPTH));
         }
-        if self.rules > MOST_RULES {
-            return Err(too_large("rules", MOST_RULES));
+        if self.rules > MAX_RULES {
+            return Err(too_large("rules", MAX_RULES));
         }
         Ok(())
     }

@@ -8,10 +8,10 @@ use loquat_text::{Special, Tokenizer};
 use crate::{GrammarError, Result};
 
 /// The trie stores a token's depth in ten bits.
-const LONGEST_TOKEN: usize = 1 << 10;
+const MAX_TOKEN_BYTES: usize = 1 << 10;
 
 /// The trie stores a token's id in 24 bits; the largest means none.
-const LARGEST_VOCABULARY: usize = (1 << 24) - 1;
+const MAX_VOCABULARY: usize = (1 << 24) - 1;
 
 /// A tokenizer and the trie of its tokens.
 pub(crate) struct TokenEnv {
@@ -23,15 +23,15 @@ impl TokenEnv {
     /// `vocab_size` is the width of the model's logits.
     pub(crate) fn new(tokenizer: Tokenizer, vocab_size: usize) -> Result<Self> {
         let refuse = |reason: String| Err(GrammarError::Vocabulary { reason });
-        if vocab_size == 0 || vocab_size > LARGEST_VOCABULARY {
+        if vocab_size == 0 || vocab_size > MAX_VOCABULARY {
             return refuse(format!(
-                "it has {vocab_size} tokens; it must have between 1 and {LARGEST_VOCABULARY}"
+                "it has {vocab_size} tokens; it must have between 1 and {MAX_VOCABULARY}"
             ));
         }
-        // The trie panics on what it cannot store, and a vocabulary comes from a file.
+        // The trie panics on tokens it cannot store, and the vocabulary comes from a file.
         match catch_unwind(AssertUnwindSafe(|| trie(&tokenizer, vocab_size))) {
             Ok(trie) => Ok(Self { tokenizer, trie }),
-            Err(_) => refuse("its tokens do not fit a trie".to_string()),
+            Err(_) => refuse("its tokens do not fit into a trie".to_string()),
         }
     }
 
@@ -56,7 +56,7 @@ fn trie(tokenizer: &Tokenizer, vocab_size: usize) -> TokTrie {
             marker.into_iter().chain(bytes.iter().copied()).collect()
         })
         .map(|word: Vec<u8>| {
-            if word.len() < LONGEST_TOKEN {
+            if word.len() < MAX_TOKEN_BYTES {
                 word
             } else {
                 Vec::new()

@@ -1,6 +1,6 @@
-//! Serves a small repository until standard input ends, for trying clients by hand: prints its
-//! address for `HF_ENDPOINT`, and at the end how many bytes of files it sent. An argument is the
-//! bytes per second of each connection.
+//! Serves a small repository until standard input ends, to try clients by hand. Prints its address
+//! for `HF_ENDPOINT`, and at the end how many bytes of files it sent. The optional argument limits
+//! the bytes per second of each connection.
 
 use std::io;
 

@@ -136,8 +136,8 @@ impl Response {
             sent += bytes as u64;
             let pace = state.activity().bytes_per_second;
             if let Some(pace) = pace {
-                let due = began + Duration::from_secs_f64(sent as f64 / pace as f64);
-                thread::sleep(due.saturating_duration_since(Instant::now()));
+                let send_at = began + Duration::from_secs_f64(sent as f64 / pace as f64);
+                thread::sleep(send_at.saturating_duration_since(Instant::now()));
             }
         }
         if let BodyEnd::Stalled(_) = self.end {

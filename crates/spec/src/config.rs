@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use crate::error::SpecError;
 
-/// A JSON object that knows its path, so that errors name the whole field.
+/// A JSON object with its path, so that errors name the full field.
 /// `null` counts as absent, as transformers writes it.
 #[derive(Debug, Clone)]
 pub struct Config {
@@ -32,7 +32,7 @@ impl Config {
         }
     }
 
-    /// The same with `defaults`, an object, for absent fields; `null` counts as present.
+    /// Adds `defaults`, an object, for absent fields; `null` counts as present.
     pub(crate) fn with_defaults(&self, defaults: Value) -> Self {
         let mut config = self.clone();
         if let Value::Object(defaults) = defaults {
@@ -61,7 +61,7 @@ impl Config {
         self.fields.keys().map(String::as_str)
     }
 
-    /// With the first field of each pair, if present, renamed to the second.
+    /// Renames the first field of each pair, if present, to the second.
     pub fn renamed(&self, pairs: &[(&str, &str)]) -> Config {
         let mut renamed = self.clone();
         for (from, to) in pairs {
@@ -100,7 +100,7 @@ impl Config {
         Ok(self.usize_opt(field)?.unwrap_or(default))
     }
 
-    /// Counts stay below 2³²: nothing real is larger, and products of two cannot overflow.
+    /// Counts are below 2³²: no model needs more, and products of two cannot overflow.
     pub fn usize_opt(&self, field: &str) -> Result<Option<usize>, SpecError> {
         self.typed(field, "a whole number below 4294967296", count)
     }
@@ -264,7 +264,7 @@ impl GgufConfig<'_> {
         self.typed(field, "a string", |key| self.header.str(key))
     }
 
-    /// A number that the file gives once, or equally for every layer.
+    /// A number that the file has once, or the same for every layer.
     pub fn uniform_opt(&self, field: &str) -> Result<Option<usize>, SpecError> {
         let key = self.key(field);
         match self.header.u64s(&key).as_deref() {
@@ -283,7 +283,7 @@ impl GgufConfig<'_> {
         }
     }
 
-    /// A number for each of `layers` layers, which the file gives as one for all or as a list.
+    /// A number for each of `layers` layers, which the file has once for all or as a list.
     pub fn per_layer(&self, field: &str, layers: usize) -> Result<Option<Vec<usize>>, SpecError> {
         let key = self.key(field);
         let Some(list) = self.header.u64s(&key) else {
@@ -337,7 +337,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn infinity_is_read_however_it_is_spelled() {
+    fn all_spellings_of_infinity_are_read() {
         let text = r#"{"bare": [0.0, Infinity, -Infinity], "spelled": {"__float__": "Infinity"},
             "word": "an \"Infinity\" of NaN"}"#;
         let config = Config::parse(text, "config.json").unwrap();
@@ -349,7 +349,7 @@ mod tests {
     }
 
     #[test]
-    fn renamed_field_replaces_usual_one() {
+    fn renamed_field_replaces_the_usual_one() {
         let text = r#"{"block_ff_dim": 96, "intermediate_size": 64, "vocab_size": 8}"#;
         let config = Config::parse(text, "config.json").unwrap();
         let config = config.renamed(&[

@@ -1,6 +1,6 @@
 use thiserror::Error;
 
-/// Why a config is not a model we can run. Every variant names the field.
+/// Why a config does not describe a supported model. Every variant names the field.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum SpecError {
     #[error("{source_name} is not valid JSON: {reason}")]

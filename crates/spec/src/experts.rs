@@ -23,7 +23,7 @@ pub struct Router {
     pub correction: bool,
     /// Only experts of the best groups can be chosen.
     pub groups: Option<ExpertGroups>,
-    /// The chosen weights are divided by their sum and this much.
+    /// The chosen weights are divided by their sum plus this.
     pub normalise: Option<f32>,
     /// Multiplies the weights.
     pub scale: f32,
@@ -66,7 +66,7 @@ pub enum GroupScore {
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct SharedExpert {
     pub dense: Dense,
-    /// `sigmoid(gate(x))`, one number per position, multiplies its output.
+    /// `sigmoid(gate(x))`, one number per position, multiplies the output.
     pub gated: bool,
 }
 

@@ -1,6 +1,6 @@
-//! What converters, quantizers and chat templates need to know of a family besides its blocks.
+//! Facts about a family for converters, quantizers and chat templates, in addition to its blocks.
 //!
-//! The interpreters live elsewhere (`convert`, `text`); no crate but this one lists families.
+//! `convert` and `text` interpret them; only this crate lists families.
 
 use crate::mixers::Reach;
 use crate::model::{FeedForward, Inner, ModelSpec};
@@ -13,7 +13,7 @@ pub struct FamilyFacts {
     pub templates: &'static [&'static str],
     /// How to write the family as GGUF; `None`: its metadata keys are not known.
     pub gguf_export: Option<GgufExport>,
-    /// How to write a `config.json` from GGUF metadata; `None`: GGUF does not say enough.
+    /// How to write a `config.json` from GGUF metadata; `None`: GGUF does not contain enough.
     pub config_export: Option<ConfigExport>,
     /// Other families that llama.cpp writes under this one's architecture; the first match counts.
     pub gguf_variants: &'static [GgufVariant],
@@ -34,7 +34,7 @@ pub struct GgufExport {
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum GgufKeys {
     Softcaps,
-    /// Windowed layers have a rope base of their own, and their positions are flagged.
+    /// Windowed layers have their own RoPE base, and flags mark them.
     LocalRope,
     /// Granite's.
     Multipliers,
@@ -85,7 +85,7 @@ pub enum VariantTrait {
     NotWindowed,
 }
 
-/// What mlx-lm does for the family beyond its rules for all.
+/// What mlx-lm does for the family in addition to its general rules.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct MlxFacts {
     /// How routers are quantized; `None` for families without experts.
@@ -108,9 +108,9 @@ pub struct MlxFacts {
 /// How mlx-lm quantizes the matrices that choose experts.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum RouterPrecision {
-    /// Not at all: the router is no `nn.Linear`.
+    /// Not quantized: the router is not an `nn.Linear`.
     Unquantized,
-    /// With eight bits: `quant_predicate` says so.
+    /// With eight bits, by `quant_predicate`.
     EightBits,
     /// Like every other matrix.
     Uniform,
@@ -126,7 +126,7 @@ pub enum MlxLayerTypes {
 }
 
 impl FamilyFacts {
-    /// No template, no exporter, nothing special in mlx-lm.
+    /// No template, no exporter, no special rules in mlx-lm.
     pub const PLAIN: Self = Self {
         templates: &[],
         gguf_export: None,
@@ -165,7 +165,7 @@ impl MlxFacts {
 }
 
 impl GgufExport {
-    /// Sizes, rope and experts say everything.
+    /// Sizes, RoPE and experts are enough.
     pub(crate) const fn plain(architecture: &'static str) -> Self {
         Self {
             architecture,

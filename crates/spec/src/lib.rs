@@ -2,8 +2,7 @@
 //!
 //! A family is a function from a config (Hugging Face `config.json` or a GGUF header) to a
 //! spec, the names of its tensors, and facts for converters and chat templates. This crate reads
-//! no tensor, knows no backend and multiplies nothing; it says *what* a model computes, and leaves
-//! *how* to the backends.
+//! no tensors and computes nothing: it describes *what* a model computes; backends decide *how*.
 
 mod config;
 mod error;

@@ -1,7 +1,7 @@
 use crate::model::Norm;
 use crate::rope::Rope;
 
-/// What moves information between positions.
+/// A block that moves information between positions.
 #[derive(Debug, Clone, PartialEq)]
 pub enum Mixer {
     Attention(Attention),
@@ -30,7 +30,7 @@ pub struct Attention {
     pub scale: f32,
     /// Multiplies the values.
     pub value_scale: f32,
-    /// Makes later positions' queries longer.
+    /// Scales the queries of later positions.
     pub temperature: Option<Temperature>,
     /// `scores = tanh(scores / cap) * cap`
     pub softcap: Option<f32>,
@@ -78,7 +78,7 @@ pub enum Reach {
     All,
     /// Itself and the `n - 1` before it.
     Window(usize),
-    /// Those of its chunk; chunks begin at multiples of `n`.
+    /// The positions of its chunk; chunks begin at multiples of `n`.
     Chunk(usize),
 }
 
@@ -99,7 +99,7 @@ pub enum KvSource {
     Own,
     /// The key's projection, before norm and rope, is the value too.
     KeyIsValue,
-    /// An earlier layer's, as that layer cached them.
+    /// The cached keys and values of an earlier layer.
     Layer(usize),
 }
 
@@ -160,9 +160,9 @@ pub struct DeltaRule {
 /// forbid.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KeySharing {
-    /// Adjacent ones.
+    /// Adjacent value heads.
     Adjacent,
-    /// Those that are `key_heads` apart.
+    /// Value heads that are `key_heads` apart.
     Strided,
 }
 

@@ -1,14 +1,14 @@
 use crate::experts::Experts;
 use crate::mixers::Mixer;
 
-/// What a model computes, block by block. Backends read this and nothing else of the config.
+/// What a model computes, block by block. Backends use only this, not the config.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ModelSpec {
     /// The family's `model_type`, for display; decisions use the spec and its [`ModelSpec::facts`].
     pub family: &'static str,
     pub vocab_size: usize,
     pub hidden_size: usize,
-    /// The longest context the checkpoint was made for.
+    /// The longest context the checkpoint supports.
     pub max_context: usize,
     pub embedding: Embedding,
     /// Inputs of every layer besides the stream, computed from the token alone.
@@ -23,7 +23,7 @@ pub struct ModelSpec {
 pub struct Embedding {
     /// Multiplies every row.
     pub scale: f32,
-    /// A learned row for each of so many positions is added.
+    /// Adds a learned row for each of this many positions.
     pub positions: Option<usize>,
 }
 
@@ -71,7 +71,7 @@ pub struct Branch {
 pub enum Inner {
     /// Moves information between positions.
     Mixer(Mixer),
-    /// Works on each position alone.
+    /// Processes each position separately.
     FeedForward(FeedForward),
 }
 
@@ -150,7 +150,7 @@ impl Norm {
         }
     }
 
-    /// The same without learned weights.
+    /// Removes the learned weights.
     pub fn weightless(self) -> Self {
         Self {
             weight: false,

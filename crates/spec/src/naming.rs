@@ -2,7 +2,7 @@ use crate::mixers::{KvSource, Mixer};
 use crate::model::{Layer, ModelSpec};
 use crate::roles::{Kind, LayerRole, Role, layer_roles, roles};
 
-/// How the file stores a role's values; binding undoes it.
+/// How the file stores a role's values; binding reverses it.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Transform {
     None,
@@ -12,7 +12,7 @@ pub enum Transform {
     NegExp,
 }
 
-/// One role and the tensor that fills it.
+/// A role and its tensor.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Slot {
     pub role: Role,
@@ -144,7 +144,7 @@ pub struct Naming {
     pub ignored: Ignored,
     /// Adjusts the spec for files whose matrices already contain some of its multipliers.
     pub refit: Option<fn(&mut ModelSpec)>,
-    /// How other tools write the same format, tried next.
+    /// Namings of other tools for the same format, tried next.
     pub also: Option<&'static Naming>,
 }
 
@@ -295,7 +295,7 @@ pub(crate) const GGUF: Naming = Naming {
 };
 
 impl Naming {
-    /// This one and those to try after it.
+    /// This naming and those to try after it.
     pub(crate) fn variants(self) -> impl Iterator<Item = Naming> {
         std::iter::successors(Some(self), |naming| naming.also.copied())
     }
@@ -341,7 +341,7 @@ impl Naming {
                 && layer_number(name).is_some_and(|layer| layer >= spec.layers.len()))
     }
 
-    /// Files may contain the unused keys and values of layers that read another's.
+    /// Files may contain unused keys and values of layers that read those of another layer.
     fn is_unread_key(&self, spec: &ModelSpec, name: &str) -> bool {
         let Some(index) = layer_number(name) else {
             return false;

@@ -8,7 +8,7 @@ use crate::mixers::{
 use crate::model::{Branch, Dense, FeedForward, Inner, Layer, ModelSpec, Norm};
 use crate::rope::RopeScaling;
 
-/// The purpose of a tensor. Backends ask for roles; namings map them to names.
+/// The purpose of a tensor. Backends look up roles; namings map them to names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub enum Role {
     Embedding,
@@ -73,7 +73,7 @@ pub enum LayerRole {
     DeltaQueryConv,
     DeltaKeyConv,
     DeltaValueConv,
-    /// How strongly a token writes.
+    /// The write strength of a token.
     DeltaBeta,
     /// The decay's input, direct or through a low rank.
     DeltaDecay,
@@ -93,7 +93,7 @@ pub enum LayerRole {
     MambaConvBias,
     MambaStepBias,
     MambaRate,
-    /// How much of x bypasses the state.
+    /// The share of x that bypasses the state.
     MambaSkip,
     MambaOutNorm,
     MambaOut,

@@ -52,9 +52,9 @@ pub enum RopeScaling {
         rotating: usize,
         factor: f32,
     },
-    /// Divisors per pair, carried by the checkpoint as [`Role::RopeFactors`].
+    /// Divisors per pair, stored in the checkpoint as [`Role::RopeFactors`].
     Tensor,
-    /// [`RopeScaling::LongRope`] whose divisors the checkpoint carries as
+    /// [`RopeScaling::LongRope`] whose divisors the checkpoint stores as
     /// [`Role::RopeFactorsShort`] and [`Role::RopeFactorsLong`].
     LongTensor {
         original_context: usize,
@@ -85,7 +85,7 @@ impl Rope {
         }
     }
 
-    pub fn neighbours(self) -> Self {
+    pub fn interleaved(self) -> Self {
         Self {
             pairs: RopePairs::Interleaved,
             ..self
@@ -93,8 +93,8 @@ impl Rope {
     }
 
     /// Angle per position for each of the `dims / 2` pairs, so that every backend rotates by
-    /// the same numbers, in a session of at most `context` tokens. `tensor` finds the divisors
-    /// that the checkpoint carries.
+    /// the same numbers, in a session of at most `context` tokens. `tensor` looks up the divisors
+    /// in the checkpoint.
     pub fn frequencies<'w>(
         &self,
         context: usize,
@@ -474,7 +474,7 @@ mod tests {
     }
 
     #[test]
-    fn long_rope_goes_by_the_session_s_context() {
+    fn long_rope_depends_on_session_context() {
         let rope = Rope {
             scaling: RopeScaling::LongRope {
                 short: vec![1.0, 2.0],
@@ -489,7 +489,7 @@ mod tests {
     }
 
     #[test]
-    fn proportional_rope_leaves_later_pairs_where_they_are() {
+    fn proportional_rope_does_not_rotate_later_pairs() {
         let rope = Rope {
             scaling: RopeScaling::Proportional {
                 rotating: 1,

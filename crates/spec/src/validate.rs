@@ -9,8 +9,8 @@ use crate::mixers::{
 use crate::model::{Branch, Dense, FeedForward, Inner, ModelSpec, Norm};
 use crate::rope::{Rope, RopeScaling};
 
-/// More than any model has. A larger number is a broken or hostile config and is refused before
-/// anything is allocated.
+/// More than any model has. A larger number means a broken or hostile config, which is refused
+/// before anything is allocated.
 pub(crate) const MAX_LAYERS: usize = 4096;
 const MAX_DIM: usize = 1 << 24;
 pub(crate) const MAX_HEAD_DIM: usize = 4096;
@@ -137,7 +137,7 @@ fn check_attention(attention: &Attention) -> Result<(), SpecError> {
         return Err(SpecError::invalid(
             "v_head_dim",
             attention.value_dim,
-            "head_dim, where keys are values",
+            "equal to head_dim, because keys are values",
         ));
     }
     positive("attention scale", attention.scale)?;
@@ -230,8 +230,8 @@ fn check_mamba2(mamba: &Mamba2) -> Result<(), SpecError> {
         check_norm(norm)?;
         divides("mamba norm groups", *groups, mamba.inner_len())?;
     }
-    let (least, most) = mamba.step_limits;
-    if least.partial_cmp(&most).is_none_or(Ordering::is_gt) {
+    let (min, max) = mamba.step_limits;
+    if min.partial_cmp(&max).is_none_or(Ordering::is_gt) {
         return Err(SpecError::invalid(
             "time_step_limit",
             format!("{:?}", mamba.step_limits),
@@ -266,16 +266,16 @@ fn check_experts(experts: &Experts) -> Result<(), SpecError> {
     within("n_group", groups.count, experts.count)?;
     within("topk_group", groups.keep, groups.count)?;
     let size = experts.count / groups.count;
-    let least = match groups.score {
+    let min_size = match groups.score {
         GroupScore::Best => 1,
         GroupScore::BestTwo => 2,
     };
-    if !experts.count.is_multiple_of(groups.count) || size < least {
+    if !experts.count.is_multiple_of(groups.count) || size < min_size {
         return Err(SpecError::invalid(
             "n_group",
             groups.count,
             format!(
-                "such that {} experts fall into equal groups of at least {least}",
+                "such that {} experts fall into equal groups of at least {min_size}",
                 experts.count
             ),
         ));

@@ -112,7 +112,7 @@ impl Contents {
                 "it has {PIPELINE}: it generates images; only text models are supported"
             );
         }
-        if let Some(file) = find(&|path| is_split_apart(path)) {
+        if let Some(file) = find(&|path| is_later_split(path)) {
             return format!("{file} is part of a split GGUF whose first part is missing");
         }
         if let Some(file) = find(&|path| is_projector(path)) {
@@ -151,15 +151,20 @@ impl Contents {
 
     /// The first few names.
     fn summary(&self) -> String {
-        const SHOWN: usize = 5;
+        const MAX_LISTED: usize = 5;
         let names: Vec<&str> = self
             .files
             .iter()
-            .take(SHOWN)
+            .take(MAX_LISTED)
             .map(|file| file.path.as_str())
             .collect();
         let mut text = names.join(", ");
-        if let Some(more) = self.files.len().checked_sub(SHOWN).filter(|more| *more > 0) {
+        if let Some(more) = self
+            .files
+            .len()
+            .checked_sub(MAX_LISTED)
+            .filter(|more| *more > 0)
+        {
             // Writing to a String cannot fail.
             let _ = write!(text, " and {more} more");
         }
@@ -201,7 +206,7 @@ fn is_model_gguf(path: &str) -> bool {
 }
 
 /// Whether the file is the second or a later part of a split GGUF.
-fn is_split_apart(path: &str) -> bool {
+fn is_later_split(path: &str) -> bool {
     is_model_gguf(path) && gguf_split(path).is_some_and(|(number, _)| number > 1)
 }
 

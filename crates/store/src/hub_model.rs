@@ -260,12 +260,12 @@ impl ModelSelector<'_> {
         let kind = local::inspect(&path, Some(FileKind::Gguf))?.kind;
         self.check_found(file, &path, progress)?;
         let quant = quant_in_name(&file.path);
-        let alike = contents.ggufs();
-        let alike = alike.iter().filter(|gguf| gguf.quant == quant);
+        let same_quant = contents.ggufs();
+        let same_quant = same_quant.iter().filter(|gguf| gguf.quant == quant);
         Ok(SelectedModel {
             path,
             kind,
-            named_by_quant: quant.is_some() && alike.count() == 1,
+            named_by_quant: quant.is_some() && same_quant.count() == 1,
             file: Some(file.path.clone()),
         })
     }

@@ -264,9 +264,9 @@ impl Store {
         let mut models = Vec::new();
         let ggufs = contents.ggufs();
         for gguf in ggufs.iter().filter(|gguf| !gguf.is_split()) {
-            let alike = ggufs.iter().filter(|other| other.quant == gguf.quant);
+            let same_quant = ggufs.iter().filter(|other| other.quant == gguf.quant);
             let part = match &gguf.quant {
-                Some(quant) if alike.count() == 1 => RepoPart::Quant(quant.clone()),
+                Some(quant) if same_quant.count() == 1 => RepoPart::Quant(quant.clone()),
                 _ => RepoPart::File(gguf.path.clone()),
             };
             models.push(self.stored_model(SnapshotModel {

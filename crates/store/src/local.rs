@@ -258,7 +258,7 @@ fn file_kind(path: &Path) -> Result<FileKind, StoreError> {
         }
         let directory = path.parent().unwrap_or(Path::new("."));
         if !directory.join(CONFIG).is_file() {
-            return Err(not(format!("there is no {CONFIG} beside it")));
+            return Err(not(format!("{CONFIG} is missing in the same folder")));
         }
         return config_kind(directory);
     }

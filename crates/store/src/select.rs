@@ -7,7 +7,7 @@ use crate::{FileKind, HubReference, RepoPart, StoreError};
 /// Default quants in order of preference: the usual recommendation, then the most widely supported.
 const USUAL_QUANTS: [&str; 2] = ["Q4_K_M", "Q4_0"];
 
-/// Files beside safetensors that `spec`, `text` and converters read.
+/// Files in addition to safetensors that `spec`, `text` and converters read.
 const SIDE_FILES: [&str; 7] = [
     CONFIG,
     "generation_config.json",
@@ -55,7 +55,7 @@ pub(crate) fn choose(
         (Some(RepoPart::Quant(quant)), _) => {
             let fits = |gguf: &&Gguf| gguf.has_quant(quant);
             match offer.ggufs.iter().filter(fits).collect::<Vec<_>>()[..] {
-                [gguf] => offer.whole(gguf).map(|gguf| choice(&gguf.path)),
+                [gguf] => offer.unsplit(gguf).map(|gguf| choice(&gguf.path)),
                 [] => Err(offer.no_such_part(quant)),
                 ref several => Err(offer.ambiguous(several.iter().copied(), false)),
             }
@@ -86,7 +86,7 @@ impl RepoChoices<'_> {
     /// The GGUF at a path; `None` if the path names the safetensors.
     fn gguf_at(&self, path: &str) -> Result<Option<&Gguf>, StoreError> {
         if let Some(gguf) = self.ggufs.iter().find(|gguf| gguf.path == path) {
-            return self.whole(gguf).map(Some);
+            return self.unsplit(gguf).map(Some);
         }
         if [SINGLE, INDEX].contains(&path) && self.contents.has_safetensors() {
             Ok(None)
@@ -103,7 +103,7 @@ impl RepoChoices<'_> {
         match &self.ggufs[..] {
             [] if self.contents.has_safetensors() => return Err(self.no_such_part("gguf")),
             [] => return Err(self.no_model()),
-            [only] => return self.whole(only).map(|gguf| choice(gguf, None)),
+            [only] => return self.unsplit(only).map(|gguf| choice(gguf, None)),
             _ => {}
         }
         for quant in USUAL_QUANTS {
@@ -115,7 +115,7 @@ impl RepoChoices<'_> {
         Err(self.ambiguous(&self.ggufs, false))
     }
 
-    fn whole<'g>(&self, gguf: &'g Gguf) -> Result<&'g Gguf, StoreError> {
+    fn unsplit<'g>(&self, gguf: &'g Gguf) -> Result<&'g Gguf, StoreError> {
         if gguf.is_split() {
             Err(StoreError::SplitGguf {
                 name: self.selector(gguf),
@@ -169,7 +169,7 @@ impl RepoChoices<'_> {
         };
         let mut all: Vec<ModelCandidate> = ggufs.into_iter().map(candidate).collect();
         if safetensors {
-            // The config that tells MLX from plain safetensors is not downloaded yet.
+            // The config that distinguishes MLX from plain safetensors is not downloaded yet.
             let kind = if self.reference.repo.to_ascii_lowercase().contains("mlx") {
                 FileKind::Mlx
             } else {
@@ -207,7 +207,7 @@ impl RepoChoices<'_> {
     }
 }
 
-/// The small files that tell which other files a safetensors model needs.
+/// The small files that list the other files of a safetensors model.
 pub(crate) fn first_files(contents: &Contents) -> Vec<&str> {
     let index = (!contents.has(SINGLE)).then_some(INDEX);
     std::iter::once(CONFIG).chain(index).collect()
@@ -246,7 +246,7 @@ mod tests {
         kind: Option<FileKind>,
     ) -> Result<Choice, String> {
         let Ok(ModelReference::Hub(parsed)) = ModelReference::parse(reference) else {
-            panic!("{reference} is no repository");
+            panic!("{reference} is not a repository");
         };
         choose(&contents(names), &parsed, kind).map_err(|error| error.to_string())
     }

@@ -195,8 +195,8 @@ mod tests {
     fn sweep_spares_locked_directories() {
         let cache = tempfile::tempdir().unwrap();
         let acquire = |key| EntryLock::acquire(cache.path(), key, &mut NoProgress).unwrap();
-        let ours = acquire("ours-1.5b");
-        let theirs = acquire("theirs-1b");
+        let own = acquire("own-1.5b");
+        let other = acquire("other-1b");
         let dir = |name: &str| {
             let dir = cache.path().join("tmp").join(name);
             fs::create_dir_all(&dir).unwrap();
@@ -204,17 +204,17 @@ mod tests {
             dir
         };
         let (old, orphan, live) = (
-            dir("ours-1.5b.aaaaaa"),
+            dir("own-1.5b.aaaaaa"),
             dir("dead-2b.bbbbbb"),
-            dir("theirs-1b.cccccc"),
+            dir("other-1b.cccccc"),
         );
 
-        ours.sweep();
+        own.sweep();
         assert!(!old.exists() && !orphan.exists());
         assert!(live.join("half").exists());
 
-        drop(theirs);
-        ours.sweep();
+        drop(other);
+        own.sweep();
         assert!(!live.exists());
     }
 }

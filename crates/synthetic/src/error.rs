@@ -4,20 +4,20 @@ use loquat_spec::SpecError;
 use loquat_weights::WeightsError;
 use thiserror::Error;
 
-/// Why a model was not made or not saved.
+/// Why a model could not be generated or saved.
 #[derive(Debug, Error)]
 pub enum SyntheticError {
     #[error("`{name}` is not a shape. Use one of: {known}.")]
     UnknownShape { name: String, known: String },
     #[error("`{name}` is not a format. Use one of: {known}.")]
     UnknownFormat { name: String, known: String },
-    #[error("{container} cannot hold `{format}`. Use one of: {known}.")]
+    #[error("{container} does not support `{format}`. Use one of: {known}.")]
     Container {
         format: &'static str,
         container: &'static str,
         known: String,
     },
-    #[error("{} already exists. Name a path that does not.", path.display())]
+    #[error("{} already exists. Use a path that does not exist.", path.display())]
     Exists { path: PathBuf },
     #[error("cannot write {}: {source}", path.display())]
     Write {

@@ -65,7 +65,7 @@ fn spread(bits: u8) -> f32 {
     ((4f32.powi(bits.into()) - 1.0) / 12.0).sqrt()
 }
 
-/// Their mean.
+/// The mean of uniform `bits`-bit codes.
 fn middle(bits: u8) -> f32 {
     (2f32.powi(bits.into()) - 1.0) / 2.0
 }
@@ -116,7 +116,7 @@ fn set_scales(dtype: Dtype, deviation: f32, random: &mut SplitMix64, block: &mut
             put(block, 208, deviation / (spread(6) * f32::from(Q6_K_SUB)));
         }
         Dtype::Mxfp4 => block[0] = power_of_two(deviation / E2M1_SPREAD),
-        // No format uses another type.
+        // No format uses other types.
         _ => {}
     }
 }

@@ -14,9 +14,9 @@ pub enum Format {
     Blocks(Dtype),
     /// llama.cpp's mix of `Q4_K` and `Q6_K`.
     Q4KM,
-    /// MLX's codes of so many bits, a scale and a bias for each 64.
+    /// MLX's affine codes of this many bits, with a scale and a bias per 64 values.
     Affine(u8),
-    /// 4-bit floats, a power of two for each 32, as MLX or as GGUF lays them out.
+    /// 4-bit floats with a power-of-two scale per 32 values, in MLX's or GGUF's layout.
     Mxfp4,
 }
 
@@ -43,7 +43,7 @@ pub const FORMATS: &[(&str, Format)] = &[
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Container {
     Gguf,
-    /// With a `config.json`, as MLX and transformers have it.
+    /// With a `config.json`, as for MLX and transformers.
     Safetensors,
 }
 
@@ -73,7 +73,7 @@ impl Format {
         found.map_or("unnamed", |(name, _)| name)
     }
 
-    /// The containers that have it, the usual one first.
+    /// The containers that support it, the default first.
     pub fn containers(self) -> &'static [Container] {
         match self {
             Self::Float(_) | Self::Mxfp4 => &[Container::Safetensors, Container::Gguf],
@@ -123,12 +123,12 @@ impl Format {
     }
 }
 
-/// What a mix of types depends on.
+/// The properties of a matrix that a mix of types depends on.
 pub(crate) struct MatrixPosition {
     pub role: Role,
     pub cols: usize,
     pub layers: usize,
-    /// Whether the embedding is the head too.
+    /// Whether the embedding is also the head.
     pub tied: bool,
 }
 
@@ -139,7 +139,8 @@ impl MatrixPosition {
     }
 
     /// llama.cpp's choice for `Q4_K_M` (`llama_tensor_get_type`): six bits for the head, and for
-    /// values and downs in the first and last eighth of the layers and every third between.
+    /// value and down projections in the first and last eighth of the layers and every third layer
+    /// between.
     fn mixed(&self) -> Dtype {
         use LayerRole::{Down, ExpertDown, Value};
         let eighth = self.layers / 8;
@@ -171,9 +172,9 @@ fn whole_blocks(dtype: Dtype, cols: usize) -> Dtype {
 pub(crate) enum Encoding {
     /// One tensor of this type.
     Plain(Dtype),
-    /// MLX's, in groups of [`AFFINE_GROUP`].
+    /// MLX's affine codes, in groups of [`AFFINE_GROUP`].
     Affine { bits: u8 },
-    /// MLX's.
+    /// MLX's 4-bit floats.
     Mxfp4,
 }
 
@@ -186,7 +187,7 @@ pub(crate) struct Part {
     /// Replaces the `.weight` of the matrix's name.
     pub ending: &'static str,
     pub dtype: Dtype,
-    /// How many of the matrix's values one element covers.
+    /// Values of the matrix per element.
     pub covers: usize,
 }
 

@@ -46,13 +46,13 @@ pub(crate) fn metadata(shape: &Shape, config: &Config) -> Result<Metadata, SpecE
     let key = |field: &str| format!("{architecture}.{field}");
     for (field, name) in COUNTS {
         if let Some(count) = config.usize_opt(field)? {
-            metadata.insert(key(name), whole(count));
+            metadata.insert(key(name), count_value(count));
         }
     }
-    // gpt-oss has only experts, and names their size as others name the dense one.
+    // gpt-oss has only experts and stores their size under the name of the dense size.
     if config.get("num_local_experts").is_some() {
         let size = config.usize("intermediate_size")?;
-        metadata.insert(key("expert_feed_forward_length"), whole(size));
+        metadata.insert(key("expert_feed_forward_length"), count_value(size));
     }
     for (field, name) in NUMBERS {
         if let Some(number) = config.f64_opt(field)? {
@@ -65,7 +65,10 @@ pub(crate) fn metadata(shape: &Shape, config: &Config) -> Result<Metadata, SpecE
         let factor = Value::F32(scaling.f64("factor")? as f32);
         metadata.insert(key("rope.scaling.type"), text(kind));
         metadata.insert(key("rope.scaling.factor"), factor);
-        metadata.insert(key("rope.scaling.original_context_length"), whole(original));
+        metadata.insert(
+            key("rope.scaling.original_context_length"),
+            count_value(original),
+        );
     }
     vocabulary(config.usize("vocab_size")?, &mut metadata);
     Ok(metadata)
@@ -76,8 +79,8 @@ const NORMAL: i32 = 1;
 const CONTROL: i32 = 3;
 const UNUSED: i32 = 5;
 
-/// A byte-level vocabulary: every byte, one merge, as there must be some, an end, and names for
-/// the rest.
+/// A byte-level vocabulary: every byte, one merge (required), an end token, and placeholder names
+/// for the rest.
 fn vocabulary(size: usize, metadata: &mut Metadata) {
     let mut tokens: Vec<String> = byte_letters().map(String::from).collect();
     tokens.push("Ġt".to_owned());
@@ -96,8 +99,8 @@ fn vocabulary(size: usize, metadata: &mut Metadata) {
             "merges",
             Value::Array(Array::String(vec!["Ġ t".to_owned()])),
         ),
-        ("bos_token_id", whole(end)),
-        ("eos_token_id", whole(end)),
+        ("bos_token_id", count_value(end)),
+        ("eos_token_id", count_value(end)),
         ("add_bos_token", Value::Bool(false)),
     ] {
         metadata.insert(format!("tokenizer.ggml.{field}"), value);
@@ -119,6 +122,6 @@ fn text(text: &str) -> Value {
 }
 
 /// Counts of a config are below 2³².
-fn whole(count: usize) -> Value {
+fn count_value(count: usize) -> Value {
     Value::U32(count as u32)
 }

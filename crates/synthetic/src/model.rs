@@ -1,4 +1,4 @@
-//! From a recipe to tensors.
+//! Generates the tensors of a recipe.
 
 use std::collections::HashSet;
 use std::str::FromStr;
@@ -16,14 +16,14 @@ use crate::save::config_text;
 use crate::shapes::Shape;
 use crate::{SyntheticError, gguf};
 
-/// What to make, written `SHAPE` or `SHAPE:FORMAT`.
+/// A shape and a format, written `SHAPE` or `SHAPE:FORMAT`.
 #[derive(Debug, Clone, Copy)]
 pub struct Recipe {
     pub shape: &'static Shape,
     pub format: Format,
 }
 
-/// The tensors and the metadata of a made-up checkpoint.
+/// The tensors and the metadata of a generated checkpoint.
 pub struct Synthetic {
     pub(crate) description: Description,
     pub(crate) tensors: Vec<RawTensor>,
@@ -58,7 +58,7 @@ impl Recipe {
         self.format.containers()[0]
     }
 
-    /// Draws the weights; equal seeds give equal ones.
+    /// Draws the weights; equal seeds give equal weights.
     pub fn make(&self, container: Container, seed: u64) -> Result<Synthetic, SyntheticError> {
         self.format.check(container)?;
         let config = self.shape.config()?;
@@ -74,7 +74,7 @@ impl Recipe {
             ),
         };
         let drawing = Drawing {
-            // Sums over a row then have a deviation of about 1 for every width.
+            // Dot products with a row then have a standard deviation of about 1 at every width.
             deviation: 1.0 / (described.spec.hidden_size as f32).sqrt(),
             seed,
             pool_bytes: Drawing::POOL_BYTES,
@@ -108,14 +108,14 @@ impl Synthetic {
         })
     }
 
-    /// What the tensors take in a file.
+    /// Bytes of the tensors in a file.
     pub fn bytes(&self) -> u64 {
         let lens = self.tensors.iter().map(|tensor| tensor.data.len() as u64);
         lens.sum()
     }
 }
 
-/// The last of the namings: mlx-lm's own where that differs.
+/// The last naming, which is mlx-lm's if it differs.
 fn mlx_naming(described: &Described) -> Result<Naming, WeightsError> {
     let last = described.namings.last().copied();
     last.ok_or_else(|| WeightsError::Binding(Mismatch::default()))
@@ -182,7 +182,7 @@ impl Tensors {
         pools: &mut Pools,
     ) -> Result<Vec<RawTensor>, WeightsError> {
         let (encoding, shape) = (self.encoding(slot), shape(slot));
-        // Binding reports a matrix that was not announced as missing.
+        // Binding reports a matrix without a pool as missing.
         let blobs = pools.take(encoding, shape.iter().product());
         let blobs = blobs.unwrap_or_default();
         let module = name.strip_suffix(".weight").unwrap_or(name);

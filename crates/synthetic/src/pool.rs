@@ -11,7 +11,7 @@ use crate::fill::fill;
 use crate::format::Encoding;
 use crate::random::SplitMix64;
 
-/// Windows begin at multiples of this: whole blocks of every encoding.
+/// Windows begin at multiples of this: total blocks of every encoding.
 const UNIT: usize = 256;
 /// Each pass begins one unit later, so that windows differ; the offset wraps after this many.
 const ROUNDS: usize = 4096;
@@ -19,7 +19,7 @@ const ROUNDS: usize = 4096;
 /// How pools are filled.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct Drawing {
-    /// The root of the values' mean square.
+    /// The root mean square of the values.
     pub deviation: f32,
     pub seed: u64,
     /// A pool's size unless one tensor needs more.
@@ -27,7 +27,7 @@ pub(crate) struct Drawing {
 }
 
 impl Drawing {
-    /// More than any one cache holds.
+    /// More than any cache holds.
     pub(crate) const POOL_BYTES: usize = 1 << 30;
 }
 
@@ -53,8 +53,7 @@ impl Pools {
         Self(pools)
     }
 
-    /// The next window, of each of the encoding's parts; `None` for a matrix that was not
-    /// announced.
+    /// The next window of each part of the encoding; `None` for an encoding without a pool.
     pub(crate) fn take(&mut self, encoding: Encoding, values: usize) -> Option<Vec<Blob>> {
         let mut pools = self.0.iter_mut();
         pools.find(|pool| pool.encoding == encoding)?.take(values)
@@ -63,7 +62,7 @@ impl Pools {
 
 struct Pool {
     encoding: Encoding,
-    /// Values of all matrices, each rounded up to whole units.
+    /// Values of all matrices, each rounded up to total units.
     total: usize,
     largest: usize,
     /// One for each of the encoding's parts.
@@ -97,7 +96,7 @@ impl Pool {
         let parts = self.encoding.parts();
         let unit_bytes: usize = parts.iter().map(|part| part.bytes(UNIT)).sum();
         let allowed = drawing.pool_bytes / unit_bytes * UNIT;
-        // The largest matrix fits wherever a round begins.
+        // The largest matrix fits at the start of every round.
         let shared = allowed.max(self.largest) + ROUNDS * UNIT;
         self.values = self.total.min(shared);
         let bytes = fill(self.encoding, self.values, drawing.deviation, random);
@@ -145,8 +144,8 @@ mod tests {
         assert_eq!(lens(&first), [320, 20, 20]);
         assert_eq!(lens(&second), [32, 2, 2]);
         assert_ne!(first[0][..32], second[0][..32]);
-        let whole: usize = pools.0[0].blobs.iter().map(|blob| blob.len()).sum();
-        assert_eq!(whole, 1024 / 2 + 1024 / 64 * 4);
+        let total: usize = pools.0[0].blobs.iter().map(|blob| blob.len()).sum();
+        assert_eq!(total, 1024 / 2 + 1024 / 64 * 4);
         assert!(pools.take(Encoding::Mxfp4, 64).is_none());
     }
 

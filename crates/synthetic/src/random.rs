@@ -5,7 +5,7 @@
 pub struct SplitMix64(u64);
 
 impl SplitMix64 {
-    /// The golden ratio's fraction: what the state grows by per word.
+    /// The fraction of the golden ratio, added to the state per word.
     pub const INCREMENT: u64 = 0x9e37_79b9_7f4a_7c15;
 
     pub fn new(seed: u64) -> Self {

@@ -8,12 +8,12 @@ use serde_json::{Map, Value, json};
 
 use crate::SyntheticError;
 
-/// What models of one series have in common.
+/// Properties shared by all models of a series.
 #[derive(Debug, Clone, Copy)]
 pub struct ModelSeries {
     /// GGUF's `general.architecture`.
     pub architecture: &'static str,
-    /// The fields of `config.json` that are equal for all of them.
+    /// The fields of `config.json` that are equal in all of them.
     pub config: &'static str,
 }
 
@@ -53,7 +53,7 @@ impl ModelSeries {
 }
 
 impl Shape {
-    /// With the embedding as the head.
+    /// Uses the embedding as the head.
     pub const fn tied(self) -> Self {
         Self { tied: true, ..self }
     }
@@ -168,6 +168,6 @@ pub const SHAPES: &[Shape] = &[
     QWEN3_MOE.shape("qwen3-30b-a3b", "Qwen3-30B-A3B",        [2048, 48, 32, 4, 128, 6144]),
     GEMMA3.shape("gemma3-270m", "Gemma-3-270M",              [640,  18, 4,  1, 256, 2048]).tied(),
     GEMMA3.shape("gemma3-1b", "Gemma-3-1B",                  [1152, 26, 4,  1, 256, 6912]).tied(),
-    GPT_OSS_TINY.shape("gpt-oss-tiny", "gpt-oss made small", [1024, 12, 16, 4, 64,  1024]),
-    LLAMA_TINY.shape("llama-tiny", "Llama made tiny",        [256,  8,  4,  2, 64,  512]),
+    GPT_OSS_TINY.shape("gpt-oss-tiny", "small gpt-oss", [1024, 12, 16, 4, 64,  1024]),
+    LLAMA_TINY.shape("llama-tiny", "tiny Llama",        [256,  8,  4,  2, 64,  512]),
 ];

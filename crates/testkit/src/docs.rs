@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-/// If this variable is set, [`assert_current`] updates the page.
+/// If this variable is set, [`assert_current`] writes the page.
 const REWRITE: &str = "LOQUAT_WRITE_DOCS";
 
 /// Fails unless the page, such as `docs/api.md`, equals `expected`. `tests` are the arguments of

@@ -11,8 +11,8 @@ use serde_json::Value as Json;
 
 use crate::goldens;
 
-/// Goldens that can be written as GGUF. `goldens-gguf` has files by the real converter; these are
-/// for tests that need other encodings or damage them.
+/// Goldens that can be written as GGUF. `goldens-gguf` has files from the real converter; these are
+/// for tests that need other encodings or damaged files.
 pub const FAMILIES: &[&str] = &["gemma3_text", "llama", "qwen2"];
 
 /// Whether llama.cpp rotates adjacent values together where transformers rotates a head's halves,
@@ -24,7 +24,7 @@ pub fn is_interleaved(family: &str) -> bool {
 /// How a file stores its matrices; vectors are `F32`, as the converter writes them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Matrices {
-    /// As the golden does.
+    /// In the golden's type.
     Golden,
     Q8_0,
     /// The values that `Q8_0` would hold, as `F32`.
@@ -88,7 +88,7 @@ impl Golden {
         }
     }
 
-    fn whole(&self, field: &str) -> usize {
+    fn count(&self, field: &str) -> usize {
         let number = self.config[field].as_u64();
         number.unwrap_or_else(|| panic!("golden config: `{field}`")) as usize
     }
@@ -108,35 +108,35 @@ impl Golden {
             "general.architecture",
             Value::String(architecture.to_owned()),
         );
-        let whole = |field: &str| Value::U32(self.whole(field) as u32);
+        let count = |field: &str| Value::U32(self.count(field) as u32);
         let float = |value: &Json| match value.as_f64() {
             Some(value) => Value::F32(value as f32),
-            None => panic!("golden config: {value} is no number"),
+            None => panic!("golden config: {value} is not a number"),
         };
         let mut set = |key: &str, value| metadata.insert(format!("{architecture}.{key}"), value);
-        set("context_length", whole("max_position_embeddings"));
-        set("embedding_length", whole("hidden_size"));
-        set("block_count", whole("num_hidden_layers"));
-        set("feed_forward_length", whole("intermediate_size"));
-        set("attention.head_count", whole("num_attention_heads"));
-        set("attention.head_count_kv", whole("num_key_value_heads"));
-        set("attention.key_length", whole("head_dim"));
-        set("attention.value_length", whole("head_dim"));
+        set("context_length", count("max_position_embeddings"));
+        set("embedding_length", count("hidden_size"));
+        set("block_count", count("num_hidden_layers"));
+        set("feed_forward_length", count("intermediate_size"));
+        set("attention.head_count", count("num_attention_heads"));
+        set("attention.head_count_kv", count("num_key_value_heads"));
+        set("attention.key_length", count("head_dim"));
+        set("attention.value_length", count("head_dim"));
         set(
             "attention.layer_norm_rms_epsilon",
             float(&self.config["rms_norm_eps"]),
         );
-        set("rope.dimension_count", whole("head_dim"));
+        set("rope.dimension_count", count("head_dim"));
         set("rope.freq_base", float(&self.rope()["rope_theta"]));
         if !self.config["sliding_window"].is_null() {
-            set("attention.sliding_window", whole("sliding_window"));
+            set("attention.sliding_window", count("sliding_window"));
         }
         if architecture == "gemma3" {
             let local = &self.config["rope_parameters"]["sliding_attention"];
             set("rope.freq_base_swa", float(&local["rope_theta"]));
             set(
                 "attention.sliding_window_pattern",
-                whole("sliding_window_pattern"),
+                count("sliding_window_pattern"),
             );
         }
         metadata
@@ -146,8 +146,8 @@ impl Golden {
         let mut rows: Vec<Vec<f32>> = (0..tensor.rows()).map(|row| values(tensor, row)).collect();
         let name = self.name(&tensor.name);
         let heads = match name.rsplit('.').nth(1) {
-            Some("attn_q") => Some(self.whole("num_attention_heads")),
-            Some("attn_k") => Some(self.whole("num_key_value_heads")),
+            Some("attn_q") => Some(self.count("num_attention_heads")),
+            Some("attn_k") => Some(self.count("num_key_value_heads")),
             _ => None,
         };
         let vector = tensor.shape.len() == 1;
@@ -191,13 +191,13 @@ impl Golden {
             let (layer, rest) = name.strip_prefix("model.layers.")?.split_once('.')?;
             let (module, ending) = rest.rsplit_once('.')?;
             let mut modules = MODULES.iter().chain(norms);
-            let (_, gguf) = modules.find(|(ours, _)| *ours == module)?;
+            let (_, gguf) = modules.find(|(hf_name, _)| *hf_name == module)?;
             Some(format!("blk.{layer}.{gguf}.{ending}"))
         };
         renamed().unwrap_or_else(|| panic!("no GGUF name for `{name}`"))
     }
 
-    /// Llama 3's scaling, which GGUF keeps as a divisor for each frequency.
+    /// Llama 3's scaling, which GGUF stores as a divisor per frequency.
     fn rope_factors(&self) -> Option<RawTensor> {
         let rope = self.rope();
         if rope["rope_type"] != "llama3" {
@@ -207,7 +207,7 @@ impl Golden {
         let [theta, factor] = ["rope_theta", "factor"].map(number);
         let [low, high] = ["low_freq_factor", "high_freq_factor"].map(number);
         let context = number("original_max_position_embeddings");
-        let dims = self.whole("head_dim");
+        let dims = self.count("head_dim");
         let divisors: Vec<f32> = (0..dims)
             .step_by(2)
             .map(|i| {
@@ -255,7 +255,7 @@ fn f32_bytes(row: &[f32]) -> Vec<u8> {
     row.iter().flat_map(|value| value.to_le_bytes()).collect()
 }
 
-/// The golden's own values, so nothing is rounded.
+/// The golden's values, which need no rounding.
 fn bf16_bytes(row: &[f32]) -> Vec<u8> {
     row.iter()
         .flat_map(|value| ((value.to_bits() >> 16) as u16).to_le_bytes())

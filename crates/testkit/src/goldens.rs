@@ -6,10 +6,10 @@ use std::sync::Arc;
 use loquat_session::ModelSource;
 use loquat_weights::{Checkpoint, WeightsError, decode, safetensors};
 
-/// Goldens that have a tokenizer and a chat template too.
+/// Goldens that also have a tokenizer and a chat template.
 pub const SPEAKING: &[&str] = &["gemma3_text", "llama", "qwen2"];
 
-/// Where this crate keeps its fixtures.
+/// The folder of this crate's fixtures.
 pub fn fixtures() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).to_owned()
 }
@@ -35,12 +35,12 @@ pub fn gguf() -> std::io::Result<Vec<PathBuf>> {
     })
 }
 
-fn entries(set: &str, wanted: fn(&Path) -> bool) -> std::io::Result<Vec<PathBuf>> {
+fn entries(set: &str, is_golden: fn(&Path) -> bool) -> std::io::Result<Vec<PathBuf>> {
     let entries = std::fs::read_dir(fixtures().join(set))?;
     let mut paths = entries
         .map(|entry| entry.map(|entry| entry.path()))
         .collect::<Result<Vec<_>, _>>()?;
-    paths.retain(|path| wanted(path));
+    paths.retain(|path| is_golden(path));
     paths.sort();
     Ok(paths)
 }

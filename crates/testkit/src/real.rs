@@ -16,13 +16,13 @@ pub struct Case {
     pub kind: Kind,
     /// The text itself, or the messages of a chat.
     pub source: serde_json::Value,
-    /// What the model reads: the text, or the rendered template.
+    /// The model's input: the text, or the rendered template.
     pub text: String,
     pub ids: Vec<u32>,
-    /// Of `ids[1..]`, each given those before it.
+    /// Log-probabilities of `ids[1..]`, each given the previous ones.
     pub token_logprobs: Vec<f32>,
     pub mean_logprob: f64,
-    /// After all of `ids`, best first.
+    /// The likeliest tokens after `ids`, best first.
     pub top_ids: Vec<u32>,
     pub top_logprobs: Vec<f32>,
     pub greedy_ids: Vec<u32>,

@@ -12,9 +12,7 @@ use loquat_weights::safetensors::write_safetensors;
 use loquat_weights::{Blob, Dtype, RawTensor};
 
 fn main() -> Result<(), Box<dyn Error>> {
-    let folder = std::env::args()
-        .nth(1)
-        .ok_or("name the folder to write to")?;
+    let folder = std::env::args().nth(1).ok_or("usage: seeds FOLDER")?;
     let folder = Path::new(&folder);
     let write = |name: &str, bytes: Vec<u8>| {
         let path = folder.join(name);
@@ -60,7 +58,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     Ok(())
 }
 
-/// One layer, every size as small as it can be.
+/// One layer, with all sizes as small as possible.
 fn smallest_model(architecture: &str) -> Result<Vec<u8>, Box<dyn Error>> {
     let sizes = [
         ("context_length", 8),

@@ -1,5 +1,5 @@
-//! Binding: every role of the spec gets exactly one tensor of the right shape; otherwise all
-//! mismatches are reported.
+//! Binds each role of the spec to its tensor. If shapes or names do not match, all mismatches are
+//! reported together.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
@@ -28,7 +28,7 @@ pub struct Mismatch {
     pub surplus: Vec<String>,
     /// Name, expected and found shape.
     pub misshapen: Vec<(String, Vec<usize>, Vec<usize>)>,
-    /// Names of tensors whose type cannot fill their role, and that type.
+    /// Names of tensors whose type the role does not support, and that type.
     pub mistyped: Vec<(String, Dtype)>,
 }
 
@@ -46,7 +46,7 @@ impl Weights {
         self.vectors.get(&role).map(Vec::as_slice)
     }
 
-    /// Every matrix; those of a stack one after another.
+    /// All matrices, including each matrix of a stack.
     pub fn matrices(&self) -> impl Iterator<Item = (Role, &Matrix)> {
         let stacks = self.matrices.iter();
         stacks.flat_map(|(role, stack)| stack.iter().map(|matrix| (*role, matrix)))
@@ -80,7 +80,7 @@ pub fn bind(
     }
 }
 
-/// The first of `namings` that fits `tensors`, or the closest, and the spec adjusted for it.
+/// The first of `namings` that matches `tensors`, or the closest one, and the spec adjusted for it.
 pub fn fit(
     spec: &ModelSpec,
     namings: &[Naming],
@@ -92,7 +92,7 @@ pub fn fit(
         let fitted = naming.fitted(spec.clone());
         let (_, mismatch) = find(&fitted, naming, tensors, quantization)?;
         let faults = mismatch.faults();
-        if nearest.as_ref().is_none_or(|(least, ..)| faults < *least) {
+        if nearest.as_ref().is_none_or(|(fewest, ..)| faults < *fewest) {
             nearest = Some((faults, fitted, *naming));
         }
         if faults == 0 {
@@ -137,7 +137,7 @@ fn find<'a>(
     };
     let mut found = Vec::new();
     for slot in naming.slots(spec) {
-        // Parts that do not divide evenly among heads: the config fits no file.
+        // Parts that do not divide evenly among heads: no file can match the config.
         let along = match slot.layout.orientation {
             Orientation::Rows | Orientation::Columns => slot.kind.rows(),
             Orientation::PartColumns => slot.kind.cols(),
@@ -191,7 +191,7 @@ fn build(found: Vec<Found>) -> Result<Weights, WeightsError> {
 struct Binder<'a> {
     by_name: HashMap<&'a str, &'a RawTensor>,
     used: HashSet<&'a str>,
-    /// Names already in the report: one tensor may fill several roles.
+    /// Names already reported: several roles may use one tensor.
     reported: HashSet<String>,
     quantization: Option<&'a MlxQuantization>,
     conv_shape: ConvShape,
@@ -207,7 +207,7 @@ struct FileShape {
 }
 
 impl FileShape {
-    /// Dimensions of one are ignored, and a stack may be one tall matrix.
+    /// Ignores dimensions of size 1. A stack may be stored as one tall matrix.
     fn matches(self, shape: &[usize]) -> bool {
         let squeezed = |dims: &[usize]| -> Vec<usize> {
             dims.iter().copied().filter(|dim| *dim != 1).collect()
@@ -228,7 +228,7 @@ impl FileShape {
 }
 
 impl<'a> Binder<'a> {
-    /// The tensor, if it has this shape and a readable type; otherwise it is reported.
+    /// The tensor if it has this shape and a readable type; otherwise reports it.
     fn take(
         &mut self,
         name: &str,
@@ -267,19 +267,19 @@ impl<'a> Binder<'a> {
         self.take(name, &shape.dims(), |dims| shape.matches(dims), readable)
     }
 
-    /// The role's storages; problems are reported.
+    /// The role's storages; reports problems.
     fn matrices(&mut self, slot: &Slot) -> Result<Option<FoundTensors<'a>>, WeightsError> {
         let count = slot.kind.count();
         let members = if slot.names.len() == count { 1 } else { count };
         let mut storages = Vec::with_capacity(slot.names.len());
         for name in &slot.names {
-            // Continue after a missing one, to report all.
+            // Continue after a missing tensor, to report all.
             if let Some((storage, orientation)) = self.storage(slot, name, members)? {
                 storages.push((storage, orientation, members));
             }
         }
-        let whole = storages.len() == slot.names.len();
-        Ok(whole.then_some(FoundTensors::Matrices(storages)))
+        let complete = storages.len() == slot.names.len();
+        Ok(complete.then_some(FoundTensors::Matrices(storages)))
     }
 
     /// The tensor `name` as a matrix's storage, and the map of the role's rows.
@@ -398,7 +398,7 @@ impl<'a> Binder<'a> {
         })
     }
 
-    /// Blocks of 16 bytes, each 32 codes in the order MLX packs them too, and their scales.
+    /// Blocks of 16 bytes with 32 codes, in the same order as MLX packs them, and their scales.
     fn mxfp4_blocks(&mut self, name: &str, shape: FileShape) -> Option<Storage> {
         const VALUES: usize = 32;
         const BYTES: usize = 16;
@@ -410,8 +410,8 @@ impl<'a> Binder<'a> {
             &format!("{name}_blocks"),
             &blocks_shape,
             |dims| {
-                let whole = shape.cols.is_multiple_of(VALUES);
-                whole
+                let divides = shape.cols.is_multiple_of(VALUES);
+                divides
                     && dims
                         .split_last()
                         .is_some_and(|(last, outer)| *last == BYTES && groups.matches(outer))
@@ -458,7 +458,7 @@ impl<'a> Binder<'a> {
     }
 }
 
-/// A vector role's values out of its tensor, whose shape has been checked.
+/// The values of a vector role from its tensor, whose shape has been checked.
 fn values(slot: &Slot, tensor: &RawTensor) -> Result<Vec<f32>, WeightsError> {
     let (count, rows, kernel) = (slot.kind.count(), slot.kind.rows(), slot.kind.cols());
     let total = slot.layout.total;
@@ -503,8 +503,8 @@ fn member_matrix(
             Matrix::new(cols, rows, storage.clone(), of_member).columns(rows, in_order(0, rows))
         }
         Orientation::Columns => {
-            let whole = in_order(member * cols, cols);
-            Matrix::new(cols, total, storage.clone(), whole).columns(rows, map)
+            let all_rows = in_order(member * cols, cols);
+            Matrix::new(cols, total, storage.clone(), all_rows).columns(rows, map)
         }
     }
 }
@@ -537,9 +537,9 @@ impl fmt::Display for Mismatch {
             .collect();
         let kinds = [
             ("missing", &self.missing),
-            ("not asked for", &self.surplus),
+            ("unexpected", &self.surplus),
             ("of the wrong shape", &misshapen),
-            ("of a type that cannot fill its role", &mistyped),
+            ("of an unsupported type", &mistyped),
         ];
         let mut first = true;
         for (kind, names) in kinds.iter().filter(|(_, names)| !names.is_empty()) {

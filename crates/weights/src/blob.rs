@@ -14,7 +14,7 @@ use crate::mapped_file::MappedFile;
 #[derive(Clone)]
 pub struct Blob {
     store: Arc<Store>,
-    /// Always within the store: only [`Blob::slice`] narrows it.
+    /// Always within the store, because only [`Blob::slice`] changes it.
     range: Range<usize>,
 }
 
@@ -33,8 +33,8 @@ impl Store {
 }
 
 impl Blob {
-    /// Maps a whole file. Another program may still change it: what was read counts only once a
-    /// [`FileWatch`](crate::FileWatch) of these bytes says that it did not.
+    /// Maps a whole file. Another program may change it at any time: rely on the bytes only after a
+    /// [`FileWatch`](crate::FileWatch) confirms that the file is unchanged.
     pub fn map(path: &Path) -> Result<Blob, WeightsError> {
         let file = MappedFile::open(path).map_err(|source| WeightsError::Io {
             path: path.to_owned(),
@@ -80,13 +80,13 @@ impl Blob {
         #[cfg(unix)]
         if let Some(file) = self.file() {
             let (start, len) = (self.range.start, self.range.len());
-            // SAFETY: nobody writes to the map, so that its pages are the file's own, or the zeros
+            // SAFETY: no code writes to the map, so its pages have the file's bytes, or the zeros
             // that replace them, and the system reads them again on the next access.
             let advised = unsafe {
                 let advice = memmap2::UncheckedAdvice::DontNeed;
                 file.map().unchecked_advise_range(advice, start, len)
             };
-            // Best effort: on failure the pages stay until the memory is needed.
+            // Best effort: on failure the pages stay until the system needs the memory.
             let _ = advised;
         }
     }
@@ -111,7 +111,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn slices_stay_within_their_parent() {
+    fn slices_stay_within_parent() {
         let blob = Blob::from_vec((0..10).collect());
         let middle = blob.slice(2..6).unwrap();
         assert_eq!(*middle, [2, 3, 4, 5]);
@@ -141,7 +141,7 @@ mod tests {
     }
 
     #[test]
-    fn maps_files_and_names_missing_ones() {
+    fn missing_file_is_named() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("weights");
         for content in [&b"loquat"[..], b""] {

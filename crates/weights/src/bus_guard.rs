@@ -1,11 +1,11 @@
 //! Survives `SIGBUS` when a mapped file loses pages.
 //!
 //! Reading a page that its file no longer has, or that the disk cannot read, raises `SIGBUS`, which
-//! ends the process. Here the handler replaces the whole mapping by zeros and marks it as lost; the
-//! reader goes on, and the code that uses the results checks [`Guarded::is_lost`]. Other faults go to
-//! the handler that was there before.
+//! ends the process. This handler replaces the whole mapping with zeros and marks it as lost; the
+//! reader continues, and the code that uses the results checks [`Guarded::is_lost`]. Other faults
+//! go to the previous handler.
 //!
-//! The handler may interrupt any code, so it takes no lock and allocates nothing: it walks a list
+//! The handler may interrupt any code, so it takes no lock and does not allocate: it walks a list
 //! that only grows and whose entries are reused.
 
 use std::ffi::{c_int, c_void};
@@ -14,10 +14,10 @@ use std::ptr;
 use std::sync::atomic::{AtomicBool, AtomicPtr, AtomicUsize, Ordering};
 use std::sync::{Mutex, Once, OnceLock, PoisonError};
 
-/// A mapping under guard, until dropped. Drop it before the mapping.
+/// Guards a mapping until dropped. Drop it before the mapping.
 pub struct Guarded(&'static Region);
 
-/// Addresses that the handler answers for; none while `start` is 0.
+/// Addresses that the handler covers; none while `start` is 0.
 #[derive(Default)]
 struct Region {
     start: AtomicUsize,
@@ -31,18 +31,18 @@ struct Region {
 static REGIONS: AtomicPtr<Region> = AtomicPtr::new(ptr::null_mut());
 /// Regions without a mapping.
 static FREE: Mutex<Vec<&'static Region>> = Mutex::new(Vec::new());
-/// What handled the signal before.
+/// The previous action for the signal.
 static PREVIOUS: OnceLock<libc::sigaction> = OnceLock::new();
 
 impl Guarded {
-    /// Guards a mapping of whole pages from a page's start, which `bytes` begins. It must stay
-    /// mapped while the result exists.
+    /// Guards the mapping that starts with `bytes`, at a page boundary. It must stay mapped while
+    /// the result exists.
     pub fn new(bytes: &[u8]) -> Self {
         static INSTALL: Once = Once::new();
         INSTALL.call_once(install);
         let mut free = FREE.lock().unwrap_or_else(PoisonError::into_inner);
         // The lock also orders additions to the list.
-        let region = free.pop().unwrap_or_else(Region::listed);
+        let region = free.pop().unwrap_or_else(Region::add_to_list);
         region.lost.store(false, Ordering::Relaxed);
         region.len.store(bytes.len(), Ordering::SeqCst);
         region
@@ -51,7 +51,7 @@ impl Guarded {
         Self(region)
     }
 
-    /// Whether reading it faulted. Its bytes are zeros since then.
+    /// Whether a read faulted. The bytes are zeros from then on.
     pub fn is_lost(&self) -> bool {
         self.0.lost.load(Ordering::SeqCst)
     }
@@ -67,7 +67,7 @@ impl Drop for Guarded {
 
 impl Region {
     /// A new region in the list.
-    fn listed() -> &'static Self {
+    fn add_to_list() -> &'static Self {
         let region: &'static Self = Box::leak(Box::default());
         let next = REGIONS.load(Ordering::SeqCst);
         region.next.store(next, Ordering::SeqCst);
@@ -79,18 +79,19 @@ impl Region {
     fn mapping_of(&self, address: usize) -> Option<(usize, usize)> {
         let start = self.start.load(Ordering::SeqCst);
         let len = self.len.load(Ordering::SeqCst);
-        // Otherwise the length may be of another mapping, which reused the region meanwhile.
+        // Otherwise the region was reused, and the length may belong to another mapping.
         let consistent = start == self.start.load(Ordering::SeqCst);
         let inside = start != 0 && address.checked_sub(start).is_some_and(|at| at < len);
         (consistent && inside).then_some((start, len))
     }
 
-    /// Replaces the mapping of a faulting address; `false` if it is not this region's, or fails.
+    /// Replaces the mapping of a faulting address; `false` if the address is not in this region or
+    /// the replacement fails.
     fn rescue(&self, address: usize) -> bool {
         let Some((start, len)) = self.mapping_of(address) else {
             return false;
         };
-        // Before any thread can read the zeros.
+        // Set before any thread can read the zeros.
         self.lost.store(true, Ordering::SeqCst);
         // SAFETY: the faulting thread is reading this mapping, so it exists and is registered; the
         // new pages take its place whole and are readable as it was. `mmap` is a plain system call,
@@ -116,16 +117,16 @@ fn install() {
     if read != 0 {
         return;
     }
-    // Kept before the handler is there to need it.
+    // Stored before the handler that needs it is installed.
     // SAFETY: `sigaction` succeeded, so it wrote the action.
     PREVIOUS.get_or_init(|| unsafe { previous.assume_init() });
     let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) = handle;
     // SAFETY: zeros are a valid action, and the fields that matter are set. The handler has the
-    // signature that `SA_SIGINFO` asks for.
+    // signature that `SA_SIGINFO` requires.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = handler as *const () as libc::sighandler_t;
-        // A thread's stack may be what overflowed, and the previous handler reports that.
+        // The fault may be a stack overflow, which the previous handler reports.
         action.sa_flags = libc::SA_SIGINFO | libc::SA_ONSTACK;
         libc::sigemptyset(&mut action.sa_mask);
         libc::sigaction(libc::SIGBUS, &action, ptr::null_mut());
@@ -141,12 +142,12 @@ extern "C" fn handle(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_
         return;
     }
     // SAFETY: the arguments are those of this call.
-    unsafe { pass_on(signal, info, context) };
+    unsafe { call_previous(signal, info, context) };
     let by_default = PREVIOUS
         .get()
         .is_none_or(|previous| previous.sa_sigaction == libc::SIG_DFL);
     if by_default && !is_fault {
-        // Nothing will fault again, so the signal is sent again.
+        // There is no access that will fault again, so send the signal again.
         // SAFETY: sends a signal to this thread.
         unsafe { libc::raise(signal) };
     }
@@ -161,13 +162,13 @@ fn regions() -> impl Iterator<Item = &'static Region> {
     std::iter::successors(first, move |region| at(region.next.load(Ordering::SeqCst)))
 }
 
-/// Does what would have been done without this guard. After a fault by default nothing is done
-/// here: the access faults again when the handler returns, and ends the process.
+/// Runs the previous action. If that is the default action after a fault, it is only restored: the
+/// access faults again when the handler returns, and ends the process.
 ///
 /// # Safety
 ///
 /// The arguments must be those of a handler of this signal.
-unsafe fn pass_on(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
+unsafe fn call_previous(signal: c_int, info: *mut libc::siginfo_t, context: *mut c_void) {
     let previous = PREVIOUS.get();
     let handler = previous.map_or(libc::SIG_DFL, |previous| previous.sa_sigaction);
     match handler {

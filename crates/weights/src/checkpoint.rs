@@ -1,4 +1,4 @@
-//! A model on disk in any format: its spec, its tensors and their files.
+//! A model on disk in any supported format: its spec, its tensors and their files.
 
 use std::path::{Path, PathBuf};
 
@@ -54,7 +54,7 @@ impl Checkpoint {
         if path.is_dir() {
             Self::open_directory(path)
         } else if !path.exists() {
-            Err(not_a_model(path, "there is no such file or directory"))
+            Err(not_a_model(path, "no such file or directory"))
         } else if name.ends_with(".gguf") || Gguf::is_at(path) {
             Self::open_gguf(path)
         } else if name.ends_with(".safetensors") || name.ends_with(".index.json") {
@@ -78,7 +78,7 @@ impl Checkpoint {
         if has_config && index.is_file() {
             return Self::open_safetensors(directory, &index);
         }
-        let ggufs = files_ending(directory, ".gguf")?;
+        let ggufs = files_with_suffix(directory, ".gguf")?;
         match ggufs.as_slice() {
             [gguf] => Self::open_gguf(gguf),
             [] if has_config => Err(not_a_model(
@@ -87,7 +87,7 @@ impl Checkpoint {
             )),
             [] => Err(not_a_model(
                 directory,
-                format!("it has no {CONFIG} and no .gguf file"),
+                format!("the folder has no {CONFIG} and no .gguf file"),
             )),
             several => {
                 let names: Vec<_> = several
@@ -96,7 +96,10 @@ impl Checkpoint {
                     .collect();
                 Err(not_a_model(
                     directory,
-                    format!("it has several .gguf files; name one: {}", names.join(", ")),
+                    format!(
+                        "the folder has several .gguf files; pass one of them: {}",
+                        names.join(", ")
+                    ),
                 ))
             }
         }
@@ -107,16 +110,16 @@ impl Checkpoint {
         let described = families::from_gguf(&gguf).map_err(in_file(path))?;
         Ok(Self {
             paths: vec![path.to_owned()],
-            ..Self::of_gguf(&described, gguf)?
+            ..Self::from_described_gguf(&described, gguf)?
         })
     }
 
-    /// Like opening a GGUF file, without the file.
+    /// Like opening a GGUF file, from memory.
     pub fn from_gguf(gguf: Gguf) -> Result<Self, WeightsError> {
-        Self::of_gguf(&families::from_gguf(&gguf)?, gguf)
+        Self::from_described_gguf(&families::from_gguf(&gguf)?, gguf)
     }
 
-    fn of_gguf(described: &Described, gguf: Gguf) -> Result<Self, WeightsError> {
+    fn from_described_gguf(described: &Described, gguf: Gguf) -> Result<Self, WeightsError> {
         let (spec, naming) = fit(&described.spec, &described.namings, gguf.tensors(), None)?;
         let (metadata, tensors) = gguf.into_parts();
         Ok(Self {
@@ -135,7 +138,7 @@ impl Checkpoint {
         if !config_path.is_file() {
             return Err(not_a_model(
                 weights,
-                format!("there is no {CONFIG} beside it"),
+                format!("{CONFIG} is missing in the same folder"),
             ));
         }
         let io = |source| WeightsError::Io {
@@ -154,17 +157,17 @@ impl Checkpoint {
         };
         Ok(Self {
             paths: vec![weights.to_owned()],
-            ..Self::of_config(&described, quantization, tensors)?
+            ..Self::from_parsed_config(&described, quantization, tensors)?
         })
     }
 
-    /// Like opening a folder with this `config.json` and these tensors, without the files.
+    /// Like opening a folder with this `config.json` and these tensors, from memory.
     pub fn from_config(config: &Config, tensors: Vec<RawTensor>) -> Result<Self, WeightsError> {
         let quantization = MlxQuantization::from_config(config)?;
-        Self::of_config(&families::from_config(config)?, quantization, tensors)
+        Self::from_parsed_config(&families::from_config(config)?, quantization, tensors)
     }
 
-    fn of_config(
+    fn from_parsed_config(
         described: &Described,
         mut quantization: Option<MlxQuantization>,
         mut tensors: Vec<RawTensor>,
@@ -277,8 +280,8 @@ impl GgufHeader for Gguf {
     }
 }
 
-/// The text model's tensors of a larger model, under their own names. Some files contain only the
-/// text model although the config wraps it.
+/// The tensors of the text model in a larger model, renamed as if it were on its own. Some files
+/// contain only the text model although the config wraps it.
 fn text_model(tensors: Vec<RawTensor>) -> Vec<RawTensor> {
     let prefixed = |tensor: &RawTensor| tensor.name.contains("language_model.");
     if !tensors.iter().any(prefixed) {
@@ -302,7 +305,7 @@ fn text_model_name(name: &str) -> Option<String> {
     }
 }
 
-fn files_ending(directory: &Path, ending: &str) -> Result<Vec<PathBuf>, WeightsError> {
+fn files_with_suffix(directory: &Path, suffix: &str) -> Result<Vec<PathBuf>, WeightsError> {
     let io = |source| WeightsError::Io {
         path: directory.to_owned(),
         source,
@@ -310,7 +313,7 @@ fn files_ending(directory: &Path, ending: &str) -> Result<Vec<PathBuf>, WeightsE
     let mut files = Vec::new();
     for entry in std::fs::read_dir(directory).map_err(io)? {
         let path = entry.map_err(io)?.path();
-        if path.is_file() && path.to_string_lossy().ends_with(ending) {
+        if path.is_file() && path.to_string_lossy().ends_with(suffix) {
             files.push(path);
         }
     }

@@ -1,4 +1,4 @@
-//! The storage types a checkpoint may hold.
+//! The storage types of tensors.
 
 /// How a tensor's values are stored.
 ///

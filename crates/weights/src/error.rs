@@ -1,4 +1,4 @@
-//! Everything that can be wrong with a checkpoint file.
+//! Errors of checkpoint files.
 
 use std::path::PathBuf;
 
@@ -42,7 +42,7 @@ pub enum WeightsError {
     },
     #[error("cannot decode: {0}")]
     Decode(#[from] DecodeFault),
-    #[error("row {row} is past the matrix's {rows} rows")]
+    #[error("row {row} is out of range: the matrix has {rows} rows")]
     RowOutOfRange { row: usize, rows: usize },
     #[error("{path} is not a model: {why}", path = path.display())]
     NotAModel { path: PathBuf, why: String },
@@ -66,13 +66,13 @@ pub enum WeightsError {
 /// What is wrong inside a GGUF file. Offsets are bytes from the file's start.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum GgufFault {
-    #[error("it opens with the bytes {found:02x?}, not with `GGUF`")]
+    #[error("it starts with the bytes {found:02x?}, not with `GGUF`")]
     Magic { found: [u8; 4] },
     #[error("it is big-endian; convert it to little-endian")]
     BigEndian,
     #[error("it has version {version}; versions 2 and 3 are supported")]
     Version { version: u32 },
-    #[error("`{field}` at byte {offset} needs {needs} more bytes and the file has {left}")]
+    #[error("`{field}` at byte {offset} needs {needs} more bytes, but the file has {left}")]
     Truncated {
         field: String,
         offset: usize,
@@ -80,17 +80,17 @@ pub enum GgufFault {
         left: usize,
     },
     #[error(
-        "`{field}` at byte {offset} counts {count} items and the rest of the file can hold {most}"
+        "`{field}` at byte {offset} counts {count} items, but the rest of the file holds at most {max}"
     )]
     Count {
         field: String,
         offset: usize,
         count: u64,
-        most: usize,
+        max: usize,
     },
     #[error("`{field}` at byte {offset} is not UTF-8")]
     Utf8 { field: String, offset: usize },
-    #[error("metadata key `{key}` at byte {offset} appears a second time")]
+    #[error("metadata key `{key}` at byte {offset} appears twice")]
     DuplicateKey { key: String, offset: usize },
     #[error("metadata key `{key}` at byte {offset} has the unknown value type {code}")]
     ValueType {
@@ -100,17 +100,17 @@ pub enum GgufFault {
     },
     #[error("metadata key `{key}` at byte {offset} is an array of arrays, which is not supported")]
     NestedArray { key: String, offset: usize },
-    #[error("metadata key `{key}` at byte {offset} holds {byte} for a boolean; 0 and 1 are right")]
+    #[error("metadata key `{key}` at byte {offset} has the boolean {byte}; use 0 or 1")]
     Bool {
         key: String,
         offset: usize,
         byte: u8,
     },
-    #[error("`general.alignment` is {found}; a power of two up to {most} as U32 is right")]
-    Alignment { found: String, most: u32 },
-    #[error("tensor `{tensor}` at byte {offset} appears a second time")]
+    #[error("`general.alignment` is {found}, but must be a U32 power of two up to {max}")]
+    Alignment { found: String, max: u32 },
+    #[error("tensor `{tensor}` at byte {offset} appears twice")]
     DuplicateTensor { tensor: String, offset: usize },
-    #[error("tensor `{tensor}` at byte {offset} has {rank} dimensions; at most 4 are right")]
+    #[error("tensor `{tensor}` at byte {offset} has {rank} dimensions; at most 4 are supported")]
     Rank {
         tensor: String,
         offset: usize,
@@ -170,9 +170,9 @@ pub enum GgufFault {
 pub enum SafetensorsFault {
     #[error("its {file_len} bytes are too few for the 8-byte header length")]
     NoHeader { file_len: usize },
-    #[error("its header length is {len}; at most {most} is right for this file")]
-    HeaderLength { len: u64, most: usize },
-    #[error("its header is not right: {why}")]
+    #[error("its header length is {len}, but this file allows at most {max}")]
+    HeaderLength { len: u64, max: usize },
+    #[error("its header is invalid: {why}")]
     Header { why: String },
     #[error("tensor `{tensor}` has the type {dtype}, which is not supported")]
     TensorType { tensor: String, dtype: String },
@@ -187,13 +187,15 @@ pub enum SafetensorsFault {
         end: usize,
         needs: usize,
     },
-    #[error("tensor `{tensor}`: data offset {start} leaves a gap or overlap; {expected} is right")]
+    #[error(
+        "tensor `{tensor}`: data offset {start} leaves a gap or an overlap; expected {expected}"
+    )]
     Offset {
         tensor: String,
         start: usize,
         expected: usize,
     },
-    #[error("its header describes {described} bytes of data and {present} follow it")]
+    #[error("its header describes {described} bytes of data, but {present} follow")]
     DataLength { described: usize, present: usize },
 }
 
@@ -206,7 +208,7 @@ pub enum IndexFault {
     Empty,
     #[error("shard `{shard}` is not a plain file name")]
     ShardName { shard: String },
-    #[error("shard `{shard}` is missing beside it")]
+    #[error("shard `{shard}` is missing in the same folder")]
     MissingShard { shard: String },
     #[error("tensor `{tensor}` is not in the shard `{shard}` that the index names")]
     MissingTensor { tensor: String, shard: String },
@@ -219,7 +221,7 @@ pub enum DecodeFault {
     Dtype { dtype: Dtype },
     #[error("{cols} values are not whole blocks of {block}")]
     PartialBlock { cols: usize, block: usize },
-    #[error("`{what}` has {found} bytes; {expected} is right")]
+    #[error("`{what}` has {found} bytes, but must have {expected}")]
     Length {
         what: &'static str,
         expected: usize,

@@ -19,17 +19,17 @@ pub(crate) struct MappedFile {
     #[cfg(unix)]
     guarded: Guarded,
     map: Mmap,
-    /// The file that is mapped, whatever its path names now.
+    /// The mapped file; its path may name another file by now.
     file: File,
     path: PathBuf,
     stamp: FileStamp,
 }
 
-/// Tells one content of a file from the next.
+/// Identifies a version of a file's content.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct FileStamp {
     len: u64,
-    /// `None` where the system does not record it.
+    /// `None` if the system does not record it.
     modified: Option<SystemTime>,
 }
 
@@ -59,7 +59,7 @@ impl fmt::Display for FileChange {
         match self {
             Self::Resized { from, to } => write!(f, "it had {from} bytes and now has {to}"),
             Self::Written => f.write_str("it was written to"),
-            Self::Unreadable => f.write_str("some of it cannot be read"),
+            Self::Unreadable => f.write_str("parts of it cannot be read"),
         }
     }
 }
@@ -69,10 +69,10 @@ impl MappedFile {
         require_regular_file(path)?;
         let file = File::open(path)?;
         let stamp = FileStamp::from(&file.metadata()?);
-        // SAFETY: the map is private and read-only, and only `&[u8]` is handed out. A program that
-        // writes to the file changes those bytes: they are numbers, of which every pattern is
-        // valid, readers check what they read from them, and `check` reports the change. One that
-        // truncates the file takes pages away, which the guard replaces.
+        // SAFETY: the map is private and read-only, and only `&[u8]` is exposed. Another program
+        // that writes to the file changes those bytes: every byte pattern is valid, readers
+        // validate what they parse, and `check` reports the change. If a program truncates the
+        // file, the guard replaces the missing pages.
         let map = unsafe { Mmap::map(&file) }?;
         Ok(Self {
             #[cfg(unix)]
@@ -108,8 +108,8 @@ impl MappedFile {
     }
 }
 
-/// The files that some weights are read from. Values that were read before [`check`](Self::check)
-/// succeeds are those that the files had when they were opened.
+/// The files that weights are read from. If [`check`](Self::check) succeeds, all values read before
+/// are those the files had when they were opened.
 #[derive(Clone, Default)]
 pub struct FileWatch {
     files: Vec<Arc<MappedFile>>,
@@ -132,7 +132,7 @@ impl FileWatch {
     }
 
     /// Fails if a file was truncated, written to or unreadable since it was opened. A file that was
-    /// replaced by another of its name, or deleted, is still whole.
+    /// deleted, or replaced by a new file, is still intact.
     pub fn check(&self) -> Result<(), WeightsError> {
         for file in &self.files {
             if let Some(change) = file.change() {

@@ -7,8 +7,8 @@ use loquat_spec::RowMap;
 use crate::decode::{self, MlxMode};
 use crate::{Blob, Dtype, RawTensor, WeightsError};
 
-/// One role's matrix. Formats' slices and orders are row maps, so nothing is copied until a backend
-/// packs it; only transposed tensors are copied when bound.
+/// The matrix of one role. Row maps express the slices and row orders of formats, so nothing is
+/// copied until a backend packs it; only transposed tensors are copied when bound.
 #[derive(Clone, Debug)]
 pub struct Matrix {
     rows: usize,
@@ -107,7 +107,7 @@ impl Matrix {
         let mut out = vec![0; count * self.rows * width];
         for row in 0..self.rows {
             let Some(EncodedRow::Plain { bytes, .. }) = self.encoded_row(row) else {
-                return Err(self.no_row(row));
+                return Err(self.row_out_of_range(row));
             };
             for column in 0..count {
                 let (from, to) = (
@@ -133,7 +133,7 @@ impl Matrix {
         Ok(out)
     }
 
-    fn no_row(&self, row: usize) -> WeightsError {
+    fn row_out_of_range(&self, row: usize) -> WeightsError {
         WeightsError::RowOutOfRange {
             row,
             rows: self.rows,
@@ -205,8 +205,8 @@ impl Matrix {
 
     /// The bytes of row `row`, or `None` past the last.
     pub fn encoded_row(&self, row: usize) -> Option<EncodedRow<'_>> {
-        let here = row < self.rows;
-        here.then(|| self.encoded(row, 1)).flatten()
+        let in_range = row < self.rows;
+        in_range.then(|| self.encoded(row, 1)).flatten()
     }
 
     /// Row `row` and the following rows that are contiguous in the file, as one row, and their
@@ -296,7 +296,7 @@ impl Matrix {
     pub fn decode_row(&self, row: usize, out: &mut [f32]) -> Result<(), WeightsError> {
         match self.encoded_row(row) {
             Some(encoded) => encoded.decode(out),
-            None => Err(self.no_row(row)),
+            None => Err(self.row_out_of_range(row)),
         }
     }
 }
@@ -345,8 +345,8 @@ mod tests {
     }
 
     #[test]
-    fn rows_are_found_by_their_map() {
-        // The second of two parts that alternate, two rows each.
+    fn rows_follow_the_row_map() {
+        // The second of two alternating parts of two rows each.
         let map = RowMap {
             first: 2,
             block: 2,
@@ -372,7 +372,7 @@ mod tests {
             stride: 2,
         };
         let matrix = Matrix::new(2, 3, Storage::Plain(tensor), map(2));
-        // Every second column, then all.
+        // Every second column, then all columns.
         let cases = [
             (2, map(1), vec![[0.0, 3.0], [2.0, 5.0]]),
             (3, map(3), vec![[0.0, 3.0], [1.0, 4.0], [2.0, 5.0]]),

@@ -25,7 +25,7 @@ impl MlxQuantization {
             return Ok(None);
         };
         match table.str("quant_method")? {
-            // The hub's gpt-oss and DeepSeek: their tensors' names identify the format.
+            // gpt-oss and DeepSeek on the hub: tensor names identify the format.
             Some("mxfp4" | "fp8") => Ok(None),
             Some(method) => Err(WeightsError::Quantization {
                 field: "quantization_config.quant_method".into(),

@@ -1,4 +1,4 @@
-//! Reads the small files beside weights: configs, indexes, vocabularies and templates.
+//! Reads the small files in a model folder: configs, indexes, vocabularies and templates.
 
 use std::fs::{self, File};
 use std::io::{self, Read};
@@ -9,12 +9,12 @@ pub const MAX_CONFIG_BYTES: u64 = 16 << 20;
 /// The largest vocabulary or index of shards. Published ones have up to 40 MB.
 pub const MAX_VOCABULARY_BYTES: u64 = 256 << 20;
 
-/// A file's content. Files above `max` bytes are refused, and so is whatever is not a file: reading
+/// Reads a file. Refuses files above `max` bytes, and anything that is not a regular file: reading
 /// a pipe or a device may never end.
 pub fn read_side_file(path: &Path, max: u64) -> io::Result<Vec<u8>> {
     let metadata = require_regular_file(path)?;
     let too_large = || {
-        let message = format!("it has more than {max} bytes, the limit for such a file");
+        let message = format!("the file is larger than {max} bytes, the limit for its kind");
         io::Error::new(io::ErrorKind::FileTooLarge, message)
     };
     if metadata.len() > max {
@@ -35,7 +35,7 @@ pub fn require_regular_file(path: &Path) -> io::Result<fs::Metadata> {
     if metadata.is_file() {
         Ok(metadata)
     } else {
-        let message = "it is not a regular file";
+        let message = "not a regular file";
         Err(io::Error::new(io::ErrorKind::InvalidInput, message))
     }
 }
@@ -51,7 +51,7 @@ mod tests {
         fs::write(&path, b"{}  ").unwrap();
         assert_eq!(read_side_file(&path, 4).unwrap(), b"{}  ");
         let large = read_side_file(&path, 3).unwrap_err();
-        assert!(large.to_string().contains("more than 3 bytes"), "{large}");
+        assert!(large.to_string().contains("larger than 3 bytes"), "{large}");
         let folder = read_side_file(dir.path(), 3).unwrap_err();
         assert!(folder.to_string().contains("not a regular file"));
         let missing = read_side_file(&dir.path().join("missing"), 3).unwrap_err();

@@ -1,4 +1,4 @@
-//! One tensor as it stands in a file.
+//! A tensor in its file's encoding.
 
 use std::ops::Range;
 
@@ -85,18 +85,18 @@ impl RawTensor {
 
     /// The bytes of `count` rows from `index`, or `None` if some do not exist.
     pub fn run(&self, index: usize, count: usize) -> Option<&[u8]> {
-        self.data.get(self.place(index, count)?)
+        self.data.get(self.byte_range(index, count)?)
     }
 
     /// [Releases](Blob::release) `count` rows from `index`, if they exist.
     pub fn release(&self, index: usize, count: usize) {
-        let place = self.place(index, count);
-        if let Some(rows) = place.and_then(|place| self.data.slice(place)) {
+        let range = self.byte_range(index, count);
+        if let Some(rows) = range.and_then(|range| self.data.slice(range)) {
             rows.release();
         }
     }
 
-    fn place(&self, index: usize, count: usize) -> Option<Range<usize>> {
+    fn byte_range(&self, index: usize, count: usize) -> Option<Range<usize>> {
         if index.checked_add(count)? > self.rows() {
             return None;
         }
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn an_empty_tensor_has_no_rows() {
+    fn empty_tensor_has_no_rows() {
         let tensor = RawTensor::new("t", Dtype::F32, vec![0, 4], Blob::from_vec(vec![])).unwrap();
         assert_eq!(tensor.row(0), None);
     }

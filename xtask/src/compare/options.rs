@@ -1,8 +1,8 @@
-//! What to compare, and how long.
+//! The options of `cargo xtask compare`.
 
 use std::path::{Path, PathBuf};
 
-use super::works::{QUICK, WHOLE, Work};
+use super::workloads::{FULL, QUICK, Workload};
 use crate::error::Error;
 
 const KNOWN: &str = "--threads, --rounds, --json, --svg, --quick";
@@ -18,7 +18,7 @@ pub struct Options {
 }
 
 impl Options {
-    /// Refuses before anything is built what would fail after everything was measured.
+    /// Checks paths too, so that a bad one fails before the measurements.
     pub fn parse(args: &[String]) -> Result<Self, Error> {
         let (mut model, mut threads, mut rounds) = (None, None, None);
         let (mut json, mut svg, mut quick) = (None, None, false);
@@ -31,11 +31,13 @@ impl Options {
             match arg.as_str() {
                 "--threads" => threads = Some(count(arg, value()?)?),
                 "--rounds" => rounds = Some(count(arg, value()?)?),
-                "--json" => json = Some(destination(arg, value()?)?),
-                "--svg" => svg = Some(destination(arg, value()?)?),
+                "--json" => json = Some(output_path(arg, value()?)?),
+                "--svg" => svg = Some(output_path(arg, value()?)?),
                 "--quick" => quick = true,
                 option if option.starts_with('-') => {
-                    return Err(usage(format!("unknown option `{option}`; known: {KNOWN}")));
+                    return Err(usage(format!(
+                        "unknown option `{option}`; the options are {KNOWN}"
+                    )));
                 }
                 path if model.is_none() => model = Some(PathBuf::from(path)),
                 extra => {
@@ -54,8 +56,8 @@ impl Options {
         })
     }
 
-    pub fn works(&self) -> &'static [Work] {
-        if self.quick { QUICK } else { WHOLE }
+    pub fn workloads(&self) -> &'static [Workload] {
+        if self.quick { QUICK } else { FULL }
     }
 }
 
@@ -74,16 +76,16 @@ fn count(option: &str, value: &str) -> Result<usize, Error> {
     })
 }
 
-/// A file's full path, in a folder that is there.
-fn destination(option: &str, value: &str) -> Result<PathBuf, Error> {
-    let refused = || {
+/// The absolute path of a file to write, in an existing folder.
+fn output_path(option: &str, value: &str) -> Result<PathBuf, Error> {
+    let invalid = || {
         usage(format!(
-            "{option}: `{value}` is no file in a folder there is"
+            "{option}: `{value}` is not a file in an existing folder"
         ))
     };
-    let path = std::path::absolute(value).map_err(|_| refused())?;
-    let sound = path.parent().is_some_and(Path::is_dir) && !path.is_dir();
-    sound.then_some(path).ok_or_else(refused)
+    let path = std::path::absolute(value).map_err(|_| invalid())?;
+    let is_writable = path.parent().is_some_and(Path::is_dir) && !path.is_dir();
+    is_writable.then_some(path).ok_or_else(invalid)
 }
 
 #[cfg(test)]
@@ -98,20 +100,20 @@ mod tests {
     #[test]
     fn options_are_read_in_any_order() {
         let options = parse("--rounds 3 m.gguf --threads 4 --json out.json --svg out.svg").unwrap();
-        let here = |name| Some(std::path::absolute(name).unwrap());
+        let absolute = |name| Some(std::path::absolute(name).unwrap());
         let expected = Options {
             model: "m.gguf".into(),
             threads: 4,
             rounds: 3,
-            json: here("out.json"),
-            svg: here("out.svg"),
+            json: absolute("out.json"),
+            svg: absolute("out.svg"),
             quick: false,
         };
         assert_eq!(options, expected);
-        let (whole, quick) = (parse("m.gguf").unwrap(), parse("m.gguf --quick").unwrap());
-        assert!(whole.threads > 0 && whole.json.is_none() && whole.svg.is_none());
-        assert_eq!((whole.rounds, quick.rounds), (5, 2));
-        assert!(whole.works().len() > quick.works().len());
+        let (full, quick) = (parse("m.gguf").unwrap(), parse("m.gguf --quick").unwrap());
+        assert!(full.threads > 0 && full.json.is_none() && full.svg.is_none());
+        assert_eq!((full.rounds, quick.rounds), (5, 2));
+        assert!(full.workloads().len() > quick.workloads().len());
         assert_eq!(parse("--quick --rounds 7 m.gguf").unwrap().rounds, 7);
     }
 

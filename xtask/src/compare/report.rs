@@ -1,26 +1,26 @@
-//! A comparison told: a table that is Markdown, JSON with every round, a figure.
+//! The report of a comparison: a Markdown table, JSON with every round, and a figure.
 
 use serde_json::{Value, json};
 
 use super::rounds::{Pair, Round, Share, Spread};
-use super::works::{Panel, Work};
+use super::workloads::{Panel, Workload};
 
 pub struct Comparison {
     pub model: String,
     pub file_bytes: u64,
     pub threads: usize,
-    pub works: &'static [Work],
-    /// At least one.
+    pub workloads: &'static [Workload],
+    /// At min one.
     pub rounds: Vec<Round>,
 }
 
-const THEIRS: &str = "llama.cpp";
-const OURS: &str = "loquat";
+const LLAMA_CPP: &str = "llama.cpp";
+const LOQUAT: &str = "loquat";
 
-/// A line of the table.
+/// A row of the table.
 struct Row {
     name: String,
-    /// As in JSON: speeds by their work, others by what they are.
+    /// The JSON key: the workload of a speed, otherwise the name of the figure.
     key: &'static str,
     unit: &'static str,
     decimals: usize,
@@ -30,19 +30,25 @@ struct Row {
 
 impl Comparison {
     fn rows(&self) -> Vec<Row> {
-        let speeds = self.works.iter().enumerate().filter_map(|(place, work)| {
-            Some(Row {
-                name: format!("{}, tokens/s", work.shown),
-                key: work.name,
-                unit: "tokens/s",
-                decimals: 1,
-                pair: Pair::from_rounds(&self.rounds, |measured| Some(measured.speeds[place]))?,
-                share: Share::from_rounds(&self.rounds, place),
-            })
-        });
-        let ready = Pair::from_rounds(&self.rounds, |measured| Some(measured.ready_seconds));
+        let speeds = self
+            .workloads
+            .iter()
+            .enumerate()
+            .filter_map(|(index, workload)| {
+                Some(Row {
+                    name: format!("{}, tokens/s", workload.display_name),
+                    key: workload.name,
+                    unit: "tokens/s",
+                    decimals: 1,
+                    pair: Pair::from_rounds(&self.rounds, |measurement| {
+                        Some(measurement.speeds[index])
+                    })?,
+                    share: Share::from_rounds(&self.rounds, index),
+                })
+            });
+        let ready = Pair::from_rounds(&self.rounds, |measurement| Some(measurement.ready_seconds));
         let ready = ready.map(|pair| Row {
-            name: "ready, s (less is better)".to_owned(),
+            name: "time to ready, s (lower is better)".to_owned(),
             key: "ready",
             unit: "s",
             decimals: 2,
@@ -50,9 +56,11 @@ impl Comparison {
             share: None,
         });
         let megabytes = |bytes: f64| bytes / 1e6;
-        let peak = Pair::from_rounds(&self.rounds, |measured| measured.peak_bytes.map(megabytes));
+        let peak = Pair::from_rounds(&self.rounds, |measurement| {
+            measurement.peak_bytes.map(megabytes)
+        });
         let peak = peak.map(|pair| Row {
-            name: "peak memory, MB (less is better)".to_owned(),
+            name: "peak memory, MB (lower is better)".to_owned(),
             key: "peak_memory",
             unit: "MB",
             decimals: 0,
@@ -62,23 +70,25 @@ impl Comparison {
         speeds.chain(ready).chain(peak).collect()
     }
 
-    /// What the machine gives, over all rounds: GB/s read, and billions of multiply-adds.
-    fn machine(&self) -> (Spread, Spread, &str) {
+    /// The machine's limits over all rounds: GB/s read, billions of multiply-adds per second, and
+    /// the instruction set.
+    fn machine_limits(&self) -> (Spread, Spread, &str) {
         let machines = || self.rounds.iter().map(|round| &round.machine);
         let read = Spread::from_values(machines().map(|machine| machine.read_bytes_per_second));
-        let made = Spread::from_values(machines().map(|machine| machine.multiply_adds_per_second));
+        let multiply_adds =
+            Spread::from_values(machines().map(|machine| machine.multiply_adds_per_second));
         let instructions = machines()
             .next()
             .map_or("", |machine| &machine.instructions);
         let billions = |spread: Spread| spread.map(|value| value / 1e9);
-        (billions(read), billions(made), instructions)
+        (billions(read), billions(multiply_adds), instructions)
     }
 
     pub fn markdown(&self) -> String {
-        let (read, made, instructions) = self.machine();
+        let (read, multiply_adds, instructions) = self.machine_limits();
         let mut text = format!(
-            "\n{}, {:.0} MB, {} thread{}; medians of {} interleaved round{}, the least and the \
-             most in parentheses. The machine read {} GB/s and made {} billion int8 \
+            "\n{}, {:.0} MB, {} thread{}; medians of {} interleaved round{}, minimum and \
+             maximum in parentheses. The machine reads {} GB/s and computes {} billion int8 \
              multiply-adds/s ({instructions}).\n\n",
             self.model,
             self.file_bytes as f64 / 1e6,
@@ -86,23 +96,26 @@ impl Comparison {
             plural(self.threads),
             self.rounds.len(),
             plural(self.rounds.len()),
-            shown(read, 1),
-            shown(made, 0),
+            format_spread(read, 1),
+            format_spread(multiply_adds, 0),
         );
         let limit = "of the limit";
-        text += &format!("| | {THEIRS} | {OURS} | ratio | {THEIRS} {limit} | {OURS} {limit} |\n");
+        text += &format!(
+            "| | {LLAMA_CPP} | {LOQUAT} | ratio | {LLAMA_CPP} {limit} | {LOQUAT} {limit} |\n"
+        );
         text += "|---|---|---|---|---|---|\n";
         for row in self.rows() {
-            let [theirs, ours] = [&row.pair.theirs, &row.pair.ours]
-                .map(|rounds| shown(Spread::from_values(rounds.iter().copied()), row.decimals));
-            let shares = row.share.map(|share| {
-                let of = |value: f64| format!("{value:.2} {}", share.limit.name());
-                [of(share.theirs), of(share.ours)]
+            let [llama_cpp, loquat] = [&row.pair.llama_cpp, &row.pair.loquat].map(|rounds| {
+                format_spread(Spread::from_values(rounds.iter().copied()), row.decimals)
             });
-            let [their_share, our_share] = shares.unwrap_or_default();
-            let ratio = shown(row.pair.ratio(), 2);
+            let shares = row.share.map(|share| {
+                let format_share = |value: f64| format!("{value:.2} {}", share.limit.name());
+                [format_share(share.llama_cpp), format_share(share.loquat)]
+            });
+            let [llama_cpp_share, loquat_share] = shares.unwrap_or_default();
+            let ratio = format_spread(row.pair.ratio(), 2);
             text += &format!(
-                "| {} | {theirs} | {ours} | {ratio} | {their_share} | {our_share} |\n",
+                "| {} | {llama_cpp} | {loquat} | {ratio} | {llama_cpp_share} | {loquat_share} |\n",
                 row.name
             );
         }
@@ -126,14 +139,14 @@ impl Comparison {
             "file_bytes": self.file_bytes,
             "threads": self.threads,
             "rounds": self.rounds.len(),
-            "llama_cpp": first.map(|round| &round.theirs.device),
-            "loquat": first.map(|round| &round.ours.device),
+            "llama_cpp": first.map(|round| &round.llama_cpp.device),
+            "loquat": first.map(|round| &round.loquat.device),
             "machine_rounds": machines,
             "results": results,
         })
     }
 
-    /// As `loquat bench --draw` reads it.
+    /// The input of `loquat bench --draw`.
     pub fn figure(&self) -> Value {
         let panels = [
             (Panel::PromptTokens, "Prompts", "tokens of the prompt"),
@@ -148,8 +161,8 @@ impl Comparison {
                     "x": x,
                     "y": "tokens/s",
                     "lines": [
-                        { "name": OURS, "points": self.points(*panel, |pair| &pair.ours) },
-                        { "name": THEIRS, "points": self.points(*panel, |pair| &pair.theirs) },
+                        { "name": LOQUAT, "points": self.points(*panel, |pair| &pair.loquat) },
+                        { "name": LLAMA_CPP, "points": self.points(*panel, |pair| &pair.llama_cpp) },
                     ],
                 })
             })
@@ -162,16 +175,19 @@ impl Comparison {
             self.rounds.len(),
             plural(self.rounds.len()),
         );
-        json!({ "title": format!("{OURS} beside {THEIRS}"), "caption": caption, "panels": panels })
+        json!({ "title": format!("{LOQUAT} and {LLAMA_CPP}"), "caption": caption, "panels": panels })
     }
 
     fn points(&self, panel: Panel, side: fn(&Pair) -> &Vec<f64>) -> Vec<(f64, f64)> {
         let rows = self.rows();
-        let works = self.works.iter().zip(&rows);
-        let points = works.flat_map(|(work, row)| {
-            let places = work.panels.iter().filter(|(of, _)| *of == panel);
+        let workloads = self.workloads.iter().zip(&rows);
+        let points = workloads.flat_map(|(workload, row)| {
+            let points = workload
+                .panels
+                .iter()
+                .filter(|(workload_panel, _)| *workload_panel == panel);
             let speed = Spread::from_values(side(&row.pair).iter().copied()).median;
-            places.map(move |(_, x)| (*x, speed))
+            points.map(move |(_, x)| (*x, speed))
         });
         points.collect()
     }
@@ -179,17 +195,17 @@ impl Comparison {
 
 impl Row {
     fn json(&self) -> Value {
-        let spread = |spread: Spread| json!([spread.least, spread.median, spread.most]);
+        let spread = |spread: Spread| json!([spread.min, spread.median, spread.max]);
         let side = |rounds: &[f64]| json!({ "spread": spread(Spread::from_values(rounds.iter().copied())), "rounds": rounds });
         json!({
             "work": self.key,
             "unit": self.unit,
-            "llama_cpp": side(&self.pair.theirs),
-            "loquat": side(&self.pair.ours),
+            "llama_cpp": side(&self.pair.llama_cpp),
+            "loquat": side(&self.pair.loquat),
             "ratio": spread(self.pair.ratio()),
             "limit": self.share.map(|share| share.limit.name()),
-            "llama_cpp_of_limit": self.share.map(|share| share.theirs),
-            "loquat_of_limit": self.share.map(|share| share.ours),
+            "llama_cpp_of_limit": self.share.map(|share| share.llama_cpp),
+            "loquat_of_limit": self.share.map(|share| share.loquat),
         })
     }
 }
@@ -199,19 +215,15 @@ fn plural(count: usize) -> &'static str {
 }
 
 /// `12.3 (11.9–12.8)`.
-fn shown(spread: Spread, decimals: usize) -> String {
-    let Spread {
-        median,
-        least,
-        most,
-    } = spread;
-    format!("{median:.decimals$} ({least:.decimals$}–{most:.decimals$})")
+fn format_spread(spread: Spread, decimals: usize) -> String {
+    let Spread { median, min, max } = spread;
+    format!("{median:.decimals$} ({min:.decimals$}–{max:.decimals$})")
 }
 
 #[cfg(test)]
 mod tests {
     use super::super::rounds::tests::round;
-    use super::super::works::{QUICK, WHOLE};
+    use super::super::workloads::{FULL, QUICK};
     use super::*;
 
     fn comparison() -> Comparison {
@@ -219,31 +231,31 @@ mod tests {
             model: "m.gguf".to_owned(),
             file_bytes: 5_000_000,
             threads: 2,
-            works: QUICK,
+            workloads: QUICK,
             rounds: vec![round(100.0, 200.0), round(50.0, 100.0), round(100.0, 150.0)],
         }
     }
 
     #[test]
-    fn the_table_has_medians_ratios_spread_and_shares() {
+    fn table_has_medians_ratios_and_shares() {
         let text = comparison().markdown();
         for line in [
             "m.gguf, 5 MB, 2 threads; medians of 3 interleaved rounds",
-            "read 1.0 (1.0–1.0) GB/s and made 10 (10–10) billion",
+            "reads 1.0 (1.0–1.0) GB/s and computes 10 (10–10) billion",
             "| prompt of 512, tokens/s | 100.0 (50.0–100.0) | 150.0 (100.0–200.0) \
              | 2.00 (1.50–2.00) | 0.01 int8 | 0.02 int8 |",
-            "| ready, s (less is better) | 0.01 (0.01–0.02) |",
-            "| peak memory, MB (less is better) | 1 (1–1) | 1 (1–1) | 1.00 (1.00–1.00) |  |  |",
+            "| time to ready, s (lower is better) | 0.01 (0.01–0.02) |",
+            "| peak memory, MB (lower is better) | 1 (1–1) | 1 (1–1) | 1.00 (1.00–1.00) |  |  |",
         ] {
             assert!(text.contains(line), "no {line:?} in\n{text}");
         }
     }
 
     #[test]
-    fn what_the_system_does_not_tell_is_left_out() {
-        let mut silent = comparison();
-        silent.rounds[1].theirs.peak_bytes = None;
-        assert!(!silent.markdown().contains("peak memory"));
+    fn missing_peak_memory_is_left_out() {
+        let mut comparison = comparison();
+        comparison.rounds[1].llama_cpp.peak_bytes = None;
+        assert!(!comparison.markdown().contains("peak memory"));
     }
 
     #[test]
@@ -261,17 +273,17 @@ mod tests {
     }
 
     #[test]
-    fn each_work_is_a_point_of_both_lines() {
+    fn each_workload_is_a_point_of_both_lines() {
         let figure = comparison().figure();
         let points = |panel: usize, line: usize| &figure["panels"][panel]["lines"][line]["points"];
         assert_eq!(points(0, 0), &json!([[512.0, 150.0]]));
         assert_eq!(points(0, 1), &json!([[512.0, 100.0]]));
         assert_eq!(points(1, 0), &json!([[0.0, 15.0]]));
         assert_eq!(points(2, 0), &json!([[1.0, 15.0], [8.0, 30.0]]));
-        let placed = WHOLE
+        let all_drawn = FULL
             .iter()
             .chain(QUICK)
-            .all(|work| !work.panels.is_empty());
-        assert!(placed, "every work is drawn");
+            .all(|workload| !workload.panels.is_empty());
+        assert!(all_drawn);
     }
 }

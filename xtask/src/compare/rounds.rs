@@ -1,45 +1,45 @@
-//! What the processes of a round report, and what many rounds come to.
+//! Reads the reports of a round's processes and computes statistics over rounds.
 
 use serde_json::Value;
 
-use super::works::Work;
+use super::workloads::Workload;
 use crate::error::Error;
 
 pub struct Round {
-    pub machine: Machine,
-    pub theirs: Measured,
-    pub ours: Measured,
+    pub machine: MachineLimits,
+    pub llama_cpp: Measurement,
+    pub loquat: Measurement,
 }
 
-/// The machine's limits, as they were in this round.
+/// The machine's limits, measurement in this round.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Machine {
+pub struct MachineLimits {
     pub read_bytes_per_second: f64,
     pub multiply_adds_per_second: f64,
     pub instructions: String,
 }
 
-/// One process of one engine.
+/// The report of one engine's process.
 #[derive(Debug, Clone, PartialEq)]
-pub struct Measured {
+pub struct Measurement {
     pub device: String,
     pub ready_seconds: f64,
-    /// Where the system does not tell, it is not compared.
+    /// `None` on systems that do not report it.
     pub peak_bytes: Option<f64>,
-    /// Tokens per second, in the order of the works.
+    /// Tokens per second, in the order of the workloads.
     pub speeds: Vec<f64>,
-    /// What a token of each work takes of the machine: our side says.
-    pub demands: Option<Vec<Demand>>,
+    /// The cost of a token of each workload, which only Loquat reports.
+    pub token_costs: Option<Vec<TokenCost>>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq)]
-pub struct Demand {
+pub struct TokenCost {
     pub read_bytes: f64,
     pub multiply_adds: f64,
 }
 
-impl Machine {
-    pub fn read(report: &Value) -> Result<Self, Error> {
+impl MachineLimits {
+    pub fn from_json(report: &Value) -> Result<Self, Error> {
         Ok(Self {
             read_bytes_per_second: number(report, "read_bytes_per_second")?,
             multiply_adds_per_second: number(report, "int8_multiply_adds_per_second")?,
@@ -47,10 +47,10 @@ impl Machine {
         })
     }
 
-    /// The least time that a token can take, and whether memory or arithmetic sets it.
-    pub fn floor(&self, demand: Demand) -> (f64, Limit) {
-        let reading = demand.read_bytes / self.read_bytes_per_second;
-        let arithmetic = demand.multiply_adds / self.multiply_adds_per_second;
+    /// The minimum time of a token, and whether memory or arithmetic determines it.
+    pub fn min_token_time(&self, cost: TokenCost) -> (f64, Limit) {
+        let reading = cost.read_bytes / self.read_bytes_per_second;
+        let arithmetic = cost.multiply_adds / self.multiply_adds_per_second;
         if reading >= arithmetic {
             (reading, Limit::Memory)
         } else {
@@ -74,15 +74,17 @@ impl Limit {
     }
 }
 
-impl Measured {
-    pub fn read(report: &Value, works: &[Work]) -> Result<Self, Error> {
-        let results = works.iter().map(|work| result(report, work));
+impl Measurement {
+    pub fn from_json(report: &Value, workloads: &[Workload]) -> Result<Self, Error> {
+        let results = workloads
+            .iter()
+            .map(|workload| workload_result(report, workload));
         let results = results.collect::<Result<Vec<&Value>, Error>>()?;
         let speeds = results
             .iter()
             .map(|result| number(result, "tokens_per_second"));
-        let demands = results.iter().map(|result| {
-            Some(Demand {
+        let token_costs = results.iter().map(|result| {
+            Some(TokenCost {
                 read_bytes: result["read_bytes_per_token"].as_f64()?,
                 multiply_adds: result["multiply_adds_per_token"].as_f64()?,
             })
@@ -92,42 +94,42 @@ impl Measured {
             ready_seconds: number(report, "ready_seconds")?,
             peak_bytes: report["peak_bytes"].as_f64(),
             speeds: speeds.collect::<Result<_, _>>()?,
-            demands: demands.collect(),
+            token_costs: token_costs.collect(),
         })
     }
 }
 
-/// What a report says of one work.
-fn result<'a>(report: &'a Value, work: &Work) -> Result<&'a Value, Error> {
+/// The result of one workload.
+fn workload_result<'a>(report: &'a Value, workload: &Workload) -> Result<&'a Value, Error> {
     let results = report["results"].as_array();
     let mut results = results.into_iter().flatten();
-    let found = results.find(|result| result["work"] == work.name);
-    found.ok_or_else(|| unexpected(format!("nothing about `{}`", work.name)))
+    let found = results.find(|result| result["work"] == workload.name);
+    found.ok_or_else(|| unexpected(format!("no result for `{}`", workload.name)))
 }
 
 fn number(value: &Value, field: &str) -> Result<f64, Error> {
     let number = value[field].as_f64().filter(|number| *number > 0.0);
-    number.ok_or_else(|| unexpected(format!("no number above 0 as `{field}`")))
+    number.ok_or_else(|| unexpected(format!("`{field}` is not a number above 0")))
 }
 
 fn text(value: &Value, field: &str) -> Result<String, Error> {
     let text = value[field].as_str().map(str::to_owned);
-    text.ok_or_else(|| unexpected(format!("no text as `{field}`")))
+    text.ok_or_else(|| unexpected(format!("`{field}` is not a string")))
 }
 
-fn unexpected(what: String) -> Error {
-    Error::Answer {
-        command: "an engine's process".to_owned(),
-        what,
+fn unexpected(problem: String) -> Error {
+    Error::UnexpectedOutput {
+        command: "benchmark".to_owned(),
+        problem,
     }
 }
 
-/// Median and range of the rounds.
+/// Median, minimum and maximum over rounds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Spread {
     pub median: f64,
-    pub least: f64,
-    pub most: f64,
+    pub min: f64,
+    pub max: f64,
 }
 
 impl Spread {
@@ -135,78 +137,79 @@ impl Spread {
     pub fn from_values(values: impl IntoIterator<Item = f64>) -> Self {
         let mut values: Vec<f64> = values.into_iter().collect();
         values.sort_by(f64::total_cmp);
-        let at = |place: usize| values.get(place).copied().unwrap_or(f64::NAN);
+        let at = |index: usize| values.get(index).copied().unwrap_or(f64::NAN);
         let last = values.len().saturating_sub(1);
         Self {
             median: (at(last / 2) + at(last.div_ceil(2))) / 2.0,
-            least: at(0),
-            most: at(last),
+            min: at(0),
+            max: at(last),
         }
     }
 
     pub fn map(self, change: impl Fn(f64) -> f64) -> Self {
         Self {
             median: change(self.median),
-            least: change(self.least),
-            most: change(self.most),
+            min: change(self.min),
+            max: change(self.max),
         }
     }
 }
 
-/// One figure of both engines over all rounds.
+/// One figure of both engines in all rounds.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Pair {
-    pub theirs: Vec<f64>,
-    pub ours: Vec<f64>,
+    pub llama_cpp: Vec<f64>,
+    pub loquat: Vec<f64>,
 }
 
 impl Pair {
     /// `None` if one engine does not report the figure.
     pub fn from_rounds(
         rounds: &[Round],
-        figure: impl Fn(&Measured) -> Option<f64>,
+        figure: impl Fn(&Measurement) -> Option<f64>,
     ) -> Option<Self> {
-        let all = |side: fn(&Round) -> &Measured| -> Option<Vec<f64>> {
+        let all = |side: fn(&Round) -> &Measurement| -> Option<Vec<f64>> {
             rounds.iter().map(|round| figure(side(round))).collect()
         };
         Some(Self {
-            theirs: all(|round| &round.theirs)?,
-            ours: all(|round| &round.ours)?,
+            llama_cpp: all(|round| &round.llama_cpp)?,
+            loquat: all(|round| &round.loquat)?,
         })
     }
 
-    /// Ours over theirs, round by round: each compares two processes that ran back to back.
+    /// Loquat's figure divided by llama.cpp's, per round: each ratio compares two processes that
+    /// ran back to back.
     pub fn ratio(&self) -> Spread {
-        let rounds = self.ours.iter().zip(&self.theirs);
-        Spread::from_values(rounds.map(|(ours, theirs)| ours / theirs))
+        let rounds = self.loquat.iter().zip(&self.llama_cpp);
+        Spread::from_values(rounds.map(|(loquat, llama_cpp)| loquat / llama_cpp))
     }
 }
 
-/// Medians of the rounds' shares of what the machine could do in that very round.
+/// Speed as a share of the machine's limit in the same round; medians over rounds.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Share {
-    pub theirs: f64,
-    pub ours: f64,
+    pub llama_cpp: f64,
+    pub loquat: f64,
     pub limit: Limit,
 }
 
 impl Share {
-    /// `None` if our side does not report the demand.
-    pub fn from_rounds(rounds: &[Round], place: usize) -> Option<Self> {
-        let floors = rounds.iter().map(|round| {
-            let demand = round.ours.demands.as_ref()?.get(place)?;
-            Some(round.machine.floor(*demand))
+    /// `None` if Loquat does not report the cost of a token.
+    pub fn from_rounds(rounds: &[Round], index: usize) -> Option<Self> {
+        let min_times = rounds.iter().map(|round| {
+            let cost = round.loquat.token_costs.as_ref()?.get(index)?;
+            Some(round.machine.min_token_time(*cost))
         });
-        let floors = floors.collect::<Option<Vec<(f64, Limit)>>>()?;
-        let share = |side: fn(&Round) -> &Measured| {
-            let rounds = rounds.iter().zip(&floors);
-            let shares = rounds.map(|(round, (floor, _))| side(round).speeds[place] * floor);
+        let min_times = min_times.collect::<Option<Vec<(f64, Limit)>>>()?;
+        let share = |side: fn(&Round) -> &Measurement| {
+            let rounds = rounds.iter().zip(&min_times);
+            let shares = rounds.map(|(round, (min_time, _))| side(round).speeds[index] * min_time);
             Spread::from_values(shares).median
         };
         Some(Self {
-            theirs: share(|round| &round.theirs),
-            ours: share(|round| &round.ours),
-            limit: floors.first()?.1,
+            llama_cpp: share(|round| &round.llama_cpp),
+            loquat: share(|round| &round.loquat),
+            limit: min_times.first()?.1,
         })
     }
 }
@@ -215,46 +218,42 @@ impl Share {
 pub mod tests {
     use serde_json::json;
 
-    use super::super::works::QUICK;
+    use super::super::workloads::QUICK;
     use super::*;
 
-    /// A round of the quick works in which their first speed is `theirs` and ours is `ours`.
-    pub fn round(theirs: f64, ours: f64) -> Round {
-        let measured = |speed: f64, demands| Measured {
+    /// A round of the quick workloads with these speeds of the first workload.
+    pub fn round(llama_cpp: f64, loquat: f64) -> Round {
+        let measurement = |speed: f64, token_costs| Measurement {
             device: "d".to_owned(),
             ready_seconds: 1.0 / speed,
             peak_bytes: Some(1e6),
             speeds: vec![speed, speed / 10.0, speed / 5.0],
-            demands,
+            token_costs,
         };
-        let demand = |read_bytes, multiply_adds| Demand {
+        let cost = |read_bytes, multiply_adds| TokenCost {
             read_bytes,
             multiply_adds,
         };
-        let demands = vec![demand(1e3, 1e6), demand(1e6, 1e6), demand(1e5, 1e6)];
+        let costs = vec![cost(1e3, 1e6), cost(1e6, 1e6), cost(1e5, 1e6)];
         Round {
-            machine: Machine {
+            machine: MachineLimits {
                 read_bytes_per_second: 1e9,
                 multiply_adds_per_second: 1e10,
                 instructions: "AVX2".to_owned(),
             },
-            theirs: measured(theirs, None),
-            ours: measured(ours, Some(demands)),
+            llama_cpp: measurement(llama_cpp, None),
+            loquat: measurement(loquat, Some(costs)),
         }
     }
 
     #[test]
-    fn medians_and_ends_of_few_and_many() {
-        for (values, median, least, most) in [
+    fn spread_is_median_min_and_max() {
+        for (values, median, min, max) in [
             (&[3.0][..], 3.0, 3.0, 3.0),
             (&[4.0, 1.0], 2.5, 1.0, 4.0),
             (&[9.0, 1.0, 5.0], 5.0, 1.0, 9.0),
         ] {
-            let expected = Spread {
-                median,
-                least,
-                most,
-            };
+            let expected = Spread { median, min, max };
             assert_eq!(
                 Spread::from_values(values.iter().copied()),
                 expected,
@@ -264,38 +263,40 @@ pub mod tests {
     }
 
     #[test]
-    fn a_ratio_is_the_median_of_the_rounds_own() {
+    fn ratio_is_the_median_of_round_ratios() {
         // The machine is slower in the second round; the ratio of medians would be 1.5.
         let rounds = [round(100.0, 200.0), round(50.0, 100.0), round(100.0, 150.0)];
-        let pair = Pair::from_rounds(&rounds, |measured| Some(measured.speeds[0])).unwrap();
+        let pair = Pair::from_rounds(&rounds, |measurement| Some(measurement.speeds[0])).unwrap();
         let expected = Spread {
             median: 2.0,
-            least: 1.5,
-            most: 2.0,
+            min: 1.5,
+            max: 2.0,
         };
         assert_eq!(pair.ratio(), expected);
-        let silent = Pair::from_rounds(&rounds, |measured| measured.demands.as_ref().map(|_| 1.0));
-        assert_eq!(silent, None, "theirs do not say");
+        let unreported = Pair::from_rounds(&rounds, |measurement| {
+            measurement.token_costs.as_ref().map(|_| 1.0)
+        });
+        assert_eq!(unreported, None, "llama.cpp does not report it");
     }
 
     #[test]
-    fn shares_are_of_the_limit_that_binds() {
+    fn shares_are_of_the_binding_limit() {
         let rounds = [round(100.0, 200.0)];
-        for (place, limit, theirs, ours) in [
+        for (index, limit, llama_cpp, loquat) in [
             // 1e6 multiply-adds take 1e-4 s, 1e3 bytes 1e-6 s.
             (0, Limit::Arithmetic, 0.01, 0.02),
             (1, Limit::Memory, 0.01, 0.02),
             (2, Limit::Memory, 0.002, 0.004),
         ] {
-            let share = Share::from_rounds(&rounds, place).unwrap();
-            assert_eq!(share.limit, limit, "{place}");
-            assert!((share.theirs - theirs).abs() < 1e-9, "{share:?}");
-            assert!((share.ours - ours).abs() < 1e-9, "{share:?}");
+            let share = Share::from_rounds(&rounds, index).unwrap();
+            assert_eq!(share.limit, limit, "{index}");
+            assert!((share.llama_cpp - llama_cpp).abs() < 1e-9, "{share:?}");
+            assert!((share.loquat - loquat).abs() < 1e-9, "{share:?}");
         }
     }
 
     #[test]
-    fn reports_are_read_or_refused_by_field() {
+    fn bad_report_field_is_named() {
         let report = json!({
             "device": "d", "ready_seconds": 0.5, "peak_bytes": 7, "results": [
                 { "work": "decode:32@1", "tokens_per_second": 2.0 },
@@ -303,9 +304,16 @@ pub mod tests {
                 { "work": "decode:16@1x8", "tokens_per_second": 3.0 },
             ],
         });
-        let measured = Measured::read(&report, QUICK).unwrap();
-        assert_eq!(measured.speeds, [1.0, 2.0, 3.0], "in the works' order");
-        assert_eq!((measured.peak_bytes, &measured.demands), (Some(7.0), &None));
+        let measurement = Measurement::from_json(&report, QUICK).unwrap();
+        assert_eq!(
+            measurement.speeds,
+            [1.0, 2.0, 3.0],
+            "in the order of the workloads"
+        );
+        assert_eq!(
+            (measurement.peak_bytes, &measurement.token_costs),
+            (Some(7.0), &None)
+        );
         for (pointer, wrong, named) in [
             ("/device", Value::Null, "`device`"),
             ("/ready_seconds", json!("soon"), "`ready_seconds`"),
@@ -314,11 +322,13 @@ pub mod tests {
         ] {
             let mut report = report.clone();
             *report.pointer_mut(pointer).unwrap() = wrong;
-            let error = Measured::read(&report, QUICK).unwrap_err().to_string();
+            let error = Measurement::from_json(&report, QUICK)
+                .unwrap_err()
+                .to_string();
             assert!(error.contains(named), "{pointer}: {error}");
         }
         let machine = json!({ "read_bytes_per_second": 1.0, "instructions": "x" });
-        let error = Machine::read(&machine).unwrap_err().to_string();
+        let error = MachineLimits::from_json(&machine).unwrap_err().to_string();
         assert!(error.contains("`int8_multiply_adds_per_second`"), "{error}");
     }
 }

@@ -1,18 +1,18 @@
-//! The one build that the stages from `test` on share: every workspace crate with the MLX backend,
-//! so that no stage compiles again what another has compiled with other features.
+//! The build that the stages from `test` on share: every workspace crate with the MLX backend, so
+//! that no stage compiles a crate again with other features.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use crate::command::{Run, cargo};
+use crate::command::{Cmd, cargo};
 use crate::error::Error;
 use crate::mlx;
 use crate::tools::require_cxx_compiler;
 
 pub const FEATURES: &str = "mlx";
 
-/// Names the MLX that the backend's build uses before any other.
+/// The folder of the MLX that the backend's build prefers.
 const MLX_ROOT: &str = "MLX_ROOT";
 
 pub struct Build {
@@ -33,18 +33,18 @@ impl Build {
     /// Whether MLX computes on its CPU device. Other devices differ from the references by other
     /// amounts.
     pub fn is_mlx_cpu(&self) -> bool {
-        named_mlx().is_none() && mlx::DEFAULT == "cpu"
+        mlx_from_environment().is_none() && mlx::DEFAULT == "cpu"
     }
 
     /// `cargo test` of the whole workspace, with `args`.
-    pub fn cargo_test(&self, args: &[&str]) -> Result<Run, Error> {
+    pub fn cargo_test(&self, args: &[&str]) -> Result<Cmd, Error> {
         let all = ["test", "--workspace", "--features", FEATURES];
         self.environment(cargo(&self.root, &[&all, args].concat()))
     }
 
-    /// Makes a build with [`FEATURES`] that `run` starts use the same MLX as the others.
-    pub fn environment(&self, run: Run) -> Result<Run, Error> {
-        Ok(run.env(MLX_ROOT, self.mlx()?))
+    /// Makes a build with [`FEATURES`] that `cmd` starts use the same MLX as the others.
+    pub fn environment(&self, cmd: Cmd) -> Result<Cmd, Error> {
+        Ok(cmd.env(MLX_ROOT, self.mlx()?))
     }
 
     /// The folder of the programs that `cargo test` builds; examples are in its `examples`. Plain
@@ -58,15 +58,15 @@ impl Build {
         Ok(self.programs.get_or_init(|| folder))
     }
 
-    /// The MLX that the caller names, or the one that runs on any machine of this system.
+    /// The MLX in `MLX_ROOT`, or else the default variant.
     fn mlx(&self) -> Result<&OsString, Error> {
         if let Some(library) = self.mlx.get() {
             return Ok(library);
         }
         require_cxx_compiler(&self.root)?;
-        let library = match named_mlx() {
+        let library = match mlx_from_environment() {
             Some(library) => library,
-            None => mlx::fetched(&self.root, mlx::DEFAULT)?.into_os_string(),
+            None => mlx::find_or_download(&self.root, mlx::DEFAULT)?.into_os_string(),
         };
         Ok(self.mlx.get_or_init(|| library))
     }
@@ -81,10 +81,10 @@ fn target_directory(root: &Path) -> Result<PathBuf, Error> {
         .and_then(|metadata| metadata["target_directory"].as_str());
     directory.map(PathBuf::from).ok_or_else(|| Error::Missing {
         what: "`target_directory` in the output of `cargo metadata`".to_string(),
-        remedy: "run it in the repository and see what it prints".to_string(),
+        remedy: "run it in the repository and check its output".to_string(),
     })
 }
 
-fn named_mlx() -> Option<OsString> {
+fn mlx_from_environment() -> Option<OsString> {
     std::env::var_os(MLX_ROOT).filter(|value| !value.is_empty())
 }

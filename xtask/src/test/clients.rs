@@ -1,11 +1,11 @@
-//! The programs that people already have: the tests of `clients/`, against a real server.
+//! Runs the tests of `clients/`: popular client programs against a real server.
 
 use std::path::Path;
 
 use super::{Context, Note};
 use crate::command::program;
 use crate::error::Error;
-use crate::installed::{Python, install_npm};
+use crate::packages::{Python, install_npm};
 use crate::tools::require_browser_libraries;
 
 const PYTHON: Python = Python {
@@ -13,7 +13,7 @@ const PYTHON: Python = Python {
     folder: "target/clients",
     variables: &[],
 };
-/// The clients that are too large for every run.
+/// Clients that are too large for every run.
 const LARGE: Python = Python {
     requirements: "clients/full/requirements.txt",
     folder: "target/clients-full",
@@ -21,7 +21,7 @@ const LARGE: Python = Python {
 };
 const LARGE_TESTS: &str = "clients/full";
 const NPM: &[&str] = &["clients/node", "clients/agents", "clients/page"];
-/// Where the browser's tests leave what they saw, relative to the root.
+/// Where the browser tests write screenshots and logs, relative to the root.
 const ARTEFACTS: &str = "target/clients/page";
 
 pub fn install(root: &Path) -> Result<(), Error> {

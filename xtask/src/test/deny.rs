@@ -1,4 +1,4 @@
-//! The dependency tree against `deny.toml`.
+//! Checks the dependency tree against `deny.toml`.
 
 use super::{Context, Note};
 use crate::command::program;
@@ -11,8 +11,8 @@ const CARGO_DENY: Tool = Tool {
 };
 const NOT_CHECKED: &str = "advisories: NOT CHECKED (database unreachable)";
 
-/// Advisories live in a database on the network. Without it the other checks must still pass, and
-/// the summary says which one is missing.
+/// The advisory database is on the network. If it is unreachable, the other checks must still pass
+/// and the summary says that advisories were not checked.
 pub fn run(context: &Context) -> Result<Note, Error> {
     let root = context.root;
     let deny = CARGO_DENY.find_or_install(root)?;

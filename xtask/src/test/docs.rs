@@ -1,12 +1,12 @@
-//! The documentation, with warnings as errors, and a trial run of publishing the crates that
-//! other programs depend on.
+//! Builds the documentation with warnings as errors, and dry-runs publishing the crates that other
+//! programs depend on.
 
 use super::{Context, Note};
 use crate::command::cargo;
 use crate::error::Error;
 
-/// Publishing is tried without its verification build, which would compile every crate once more
-/// from its package.
+/// The dry run skips the verification build, which would compile every crate again from its
+/// package.
 pub fn run(context: &Context) -> Result<Note, Error> {
     cargo(context.root, &["doc", "--workspace", "--no-deps"])
         .env("RUSTDOCFLAGS", "-D warnings")

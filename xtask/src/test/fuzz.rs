@@ -1,4 +1,4 @@
-//! Each fuzz target for a bounded time, from the seeds kept beside it.
+//! Runs each fuzz target for a bounded time, starting from its seeds.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,12 +13,12 @@ const CARGO_FUZZ: Tool = Tool {
     version: "0.13.2",
 };
 const SECONDS_PER_TARGET: u32 = 20;
-/// No input of these sizes may take longer; without a limit one hang would outlast the run.
+/// The time limit of one input, without which a hang would never end.
 const SECONDS_PER_INPUT: u32 = 10;
-/// Nor may one take more memory: a template may write 256 MiB, and hold a copy.
+/// The memory limit of one input: a template may write 256 MiB and hold a copy.
 const MEGABYTES_PER_INPUT: u32 = 1024;
 
-/// Where new inputs go, relative to the root.
+/// Where new inputs are written, relative to the root.
 const CORPUS: &str = "target/fuzz-corpus";
 
 pub fn run(context: &Context) -> Result<Note, Error> {
@@ -27,8 +27,8 @@ pub fn run(context: &Context) -> Result<Note, Error> {
     require_cxx_compiler(root)?;
     let cargo_fuzz = CARGO_FUZZ.find_or_install(root)?;
     for target in &targets {
-        // libFuzzer writes what it finds into the first directory and only reads the second, so
-        // the seeds in the tree stay as they are.
+        // libFuzzer writes new inputs to the first directory and only reads the second, so the
+        // seeds in the tree do not change.
         let corpus = format!("{CORPUS}/{target}");
         empty_directory(&root.join(&corpus))?;
         let seeds = format!("fuzz/seeds/{target}");
@@ -36,15 +36,20 @@ pub fn run(context: &Context) -> Result<Note, Error> {
         let timeout = format!("-timeout={SECONDS_PER_INPUT}");
         let memory = format!("-rss_limit_mb={MEGABYTES_PER_INPUT}");
         // The sanitizers need a nightly compiler; coverage and overflow checks do not.
-        let what = ["run", "--sanitizer", "none", target, &corpus, &seeds, "--"];
-        let how = [
+        let target_args = ["run", "--sanitizer", "none", target, &corpus, &seeds, "--"];
+        let fuzzer_args = [
             &total_time,
             &timeout,
             &memory,
             "-verbosity=0",
             "-print_final_stats=1",
         ];
-        program(root, &cargo_fuzz, &[&what[..], &how].concat()).run()?;
+        program(
+            root,
+            &cargo_fuzz,
+            &[&target_args[..], &fuzzer_args].concat(),
+        )
+        .run()?;
     }
     let count = targets.len();
     Ok(Some(format!(
@@ -52,8 +57,8 @@ pub fn run(context: &Context) -> Result<Note, Error> {
     )))
 }
 
-/// The names of the targets that `fuzz/Cargo.toml` declares. None at all, or one without seeds,
-/// is an error: it would pass without having tried anything.
+/// The targets that `fuzz/Cargo.toml` declares. No targets, or a target without seeds, is an error:
+/// the stage would pass without testing anything.
 fn targets(fuzz: &Path) -> Result<Vec<String>, Error> {
     let targets = declared_binaries(&fuzz.join("Cargo.toml"))?;
     if targets.is_empty() {
@@ -123,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn every_target_needs_a_seed_and_there_must_be_one() {
+    fn target_without_seed_is_an_error() {
         let dir = tempfile::tempdir().unwrap();
         let fuzz = dir.path();
         let manifest = || fuzz.join("Cargo.toml");
@@ -150,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn an_emptied_directory_is_empty() {
+    fn empty_directory_removes_files() {
         let dir = tempfile::tempdir().unwrap();
         let corpus = dir.path().join("corpus");
         write(corpus.join("old"), "x");

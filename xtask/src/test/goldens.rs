@@ -1,4 +1,4 @@
-//! The committed goldens on both backends, and the support matrix they give.
+//! Checks the committed goldens on both backends, and the support matrix derived from them.
 
 use super::{Context, Note};
 use crate::command::program;

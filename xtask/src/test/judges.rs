@@ -1,14 +1,14 @@
-//! The programs of `judges/`: each compares Loquat with a reference implementation, in a virtual
-//! environment of this checkout.
+//! Runs the programs of `judges/`: each compares Loquat with a reference implementation, in a
+//! virtual environment of this checkout.
 
 use std::path::Path;
 
 use super::{Context, FULL_VARIABLE, Note};
 use crate::command::program;
 use crate::error::Error;
-use crate::installed::Python;
+use crate::packages::Python;
 
-/// What each program judges, it says itself.
+/// Each program's docstring says what it checks.
 const JUDGES: &[&str] = &[
     "mistral_rendering",
     "mistral_parsing",
@@ -24,15 +24,15 @@ const PYTHON: Python = Python {
     folder: "target/judges",
     variables: &[],
 };
-/// Names the folder of the programs to judge, which `judges/loquat.py` would build otherwise.
+/// The folder of the programs to judge; without it `judges/loquat.py` builds them.
 const PROGRAMS_VARIABLE: &str = "LOQUAT_PROGRAMS";
 /// Relative to the root.
 const VOCABULARIES: &str = "target/judges/vocabularies";
-/// Where openai-harmony looks for vocabularies before it would download them.
+/// Where openai-harmony looks for vocabularies before it downloads them.
 const VOCABULARIES_VARIABLE: &str = "TIKTOKEN_ENCODINGS_BASE";
 
 const CORPUS: &str = "../shared/templates";
-const NO_CORPUS: &str = "real templates: NOT CHECKED (../shared is not there)";
+const NO_CORPUS: &str = "real templates: NOT CHECKED (../shared is missing)";
 
 pub fn install(root: &Path) -> Result<(), Error> {
     PYTHON.install(root).map(drop)
@@ -54,8 +54,8 @@ pub fn run(context: &Context) -> Result<Note, Error> {
     program(root, &python, &["judges/vocabulary.py", VOCABULARIES]).run()?;
     let verdicts: Vec<_> = JUDGES.iter().map(|name| judge(name)).collect();
     verdicts.into_iter().collect::<Result<(), Error>>()?;
-    let is_whole = root.join(CORPUS).is_dir();
-    Ok((!is_whole).then(|| NO_CORPUS.to_string()))
+    let has_corpus = root.join(CORPUS).is_dir();
+    Ok((!has_corpus).then(|| NO_CORPUS.to_string()))
 }
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! What is known of a family by name belongs to its row in `crates/spec`.
+//! Facts about a model family belong to its row in `crates/spec`.
 
 use std::collections::BTreeSet;
 
@@ -72,7 +72,7 @@ pub fn family_facts(tree: &Tree) -> Vec<Violation> {
         };
         if !is_listed(MAY_READ_FAMILY, path) {
             for at in word_offsets(&code, "family").filter(|&at| reads_spec(&code[..at])) {
-                let message = "ask the spec or its `facts()`, not for the family's name";
+                let message = "read the spec or its `facts()` instead of the family name";
                 add(line_of(&code, at), message.to_string());
             }
         }

@@ -1,4 +1,4 @@
-//! The architecture's one rule: a crate depends only on crates below it.
+//! Checks that a crate depends only on crates below it.
 
 use std::fmt;
 
@@ -10,9 +10,9 @@ use super::{Violation, line_of};
 
 const RULE: &str = "dependency-direction";
 
-/// Which of our crates each crate may depend on, bottom to top. Test kits are in no list: they are
-/// development dependencies only. Backends are used by the library, the command line (which may
-/// use everything else) and the golden judge.
+/// The workspace crates that each crate may depend on, bottom to top. Test kits are not listed:
+/// they are development dependencies only. Backends are used by the library, the command line
+/// (which may use everything else) and the golden judge.
 const LAYERS: &[(&str, &[&str])] = &[
     ("spec", &[]),
     ("weights", &["spec"]),

@@ -1,4 +1,4 @@
-//! Dead links in the documentation.
+//! Finds dead links in the documentation.
 
 use super::tree::Tree;
 use super::{Violation, line_of};
@@ -84,11 +84,11 @@ fn link_targets(prose: &str) -> Vec<(usize, &str)> {
     });
     let mut line_start = 0;
     let definitions = prose.split_inclusive('\n').filter_map(move |line| {
-        let here = line_start;
+        let start = line_start;
         line_start += line.len();
         let (label, target) = line.split_once("]:")?;
         let is_definition = label.starts_with('[') && !label.starts_with("[^");
-        is_definition.then_some((here, target))
+        is_definition.then_some((start, target))
     });
     inline.chain(definitions).collect()
 }
@@ -98,8 +98,8 @@ fn file_part(target: &str) -> Option<&str> {
     let word = target.trim().trim_start_matches('<');
     let word = word.split(|c: char| c.is_whitespace() || c == '>').next()?;
     let file = word.split('#').next()?;
-    let elsewhere = file.contains("://") || file.starts_with("mailto:");
-    (!file.is_empty() && !elsewhere).then_some(file)
+    let is_external = file.contains("://") || file.starts_with("mailto:");
+    (!file.is_empty() && !is_external).then_some(file)
 }
 
 /// The repository path of `file` relative to the document `from`; a leading `/` is the repository

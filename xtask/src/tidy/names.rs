@@ -1,4 +1,4 @@
-//! Names that say nothing about what they name.
+//! Finds names that do not describe what they name.
 
 use super::rust_code::{code_only, word_offsets};
 use super::tree::Tree;
@@ -13,12 +13,12 @@ const DECLARATIONS: &[&str] = &["struct", "enum", "union", "trait", "type", "mod
 
 /// Types and modules are named for what they hold, functions for what they do.
 pub fn bare_names(tree: &Tree) -> Vec<Violation> {
-    let ours = |path: &str| {
+    let is_checked = |path: &str| {
         let roots = ["crates/", "backends/", "xtask/"];
         roots.iter().any(|root| path.starts_with(root))
     };
     let mut violations = Vec::new();
-    for (path, text) in tree.files(".rs").filter(|(path, _)| ours(path)) {
+    for (path, text) in tree.files(".rs").filter(|(path, _)| is_checked(path)) {
         let code = code_only(text);
         for (keyword, at, name) in declared(&code) {
             let bare = BARE_NAMES.iter().any(|bare| match keyword {
@@ -30,7 +30,7 @@ pub fn bare_names(tree: &Tree) -> Vec<Violation> {
                     path: path.to_string(),
                     line: line_of(&code, at),
                     rule: "bare-names",
-                    message: format!("`{keyword} {name}` says too little; name it by its domain"),
+                    message: format!("`{keyword} {name}` is too vague; name it by its domain"),
                 });
             }
         }

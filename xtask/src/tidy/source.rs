@@ -38,11 +38,11 @@ const MAY_USE_FEATURES: &[(&str, &str)] = &[
 
 /// All other crates are the same in every build.
 pub fn cfg_feature_placement(tree: &Tree) -> Vec<Violation> {
-    let elsewhere = |path: &str| {
+    let is_restricted = |path: &str| {
         let mut allowed = MAY_USE_FEATURES.iter();
         !allowed.any(|(prefix, _)| path.starts_with(prefix))
     };
-    in_code(tree, "cfg-feature", elsewhere, |code| {
+    in_code(tree, "cfg-feature", is_restricted, |code| {
         let message = "only the paths in MAY_USE_FEATURES may ask for a feature";
         ["cfg", "cfg_attr"]
             .into_iter()

@@ -1,8 +1,8 @@
-//! Queries over the pages: which go to the kernel together, and what the threads share.
+//! Divides attention into kernel calls and distributes them over threads.
 //!
-//! A unit is some queries that read the same pages. With many units, each is one thread's work. With
-//! few, as when one long sequence is decoded, each piece of a unit is, and the pieces' results are
-//! joined in order: the kernel does the same when it has them all.
+//! A unit is a set of queries that read the same pages. With many units, each thread computes whole
+//! units. With few units, as when one long sequence is decoded, threads compute pieces of a unit,
+//! and the results of the pieces are joined in order, as the kernel itself does for a whole unit.
 
 use std::ops::Range;
 
@@ -20,26 +20,26 @@ use crate::shared::SharedMut;
 /// With fewer units per thread, some threads would finish long before others.
 pub const UNITS_PER_THREAD: usize = 4;
 
-/// The most pieces' results kept at once, unless one unit has more.
-pub const MAX_ANSWERS: usize = 4096;
+/// The maximum number of piece results stored at once, unless one unit has more.
+pub const MAX_PIECE_RESULTS: usize = 4096;
 
 /// Results of pieces that are not joined yet.
 #[derive(Default)]
 pub struct Pieces {
     tasks: Vec<PieceTask>,
-    answers: Vec<f32>,
+    results: Vec<f32>,
 }
 
-/// A piece of a unit, and the unit's first answer: they lie as `[query][piece]`.
+/// A piece of a unit, and the index of the unit's first result; results are `[query][piece]`.
 #[derive(Clone, Copy)]
 pub struct PieceTask {
     unit: usize,
     piece: usize,
-    answers: usize,
+    results: usize,
 }
 
 impl<T: KvElement> Forward<'_, T> {
-    /// Every query's mix of the values it sees, `[token][head]`, into `scratch.inner`.
+    /// Writes the attention output of every query, `[token][head]`, to `scratch.inner`.
     pub(super) fn attend(&mut self, kv_layer: usize, weights: &AttentionWeights) {
         let spec = &weights.spec;
         let Scratch {
@@ -80,11 +80,11 @@ struct Units<'a, T> {
     /// `[token][head]`
     query: &'a [f32],
     groups: Groups,
-    /// Tokens of one row each.
+    /// Blocks of tokens, each of one row.
     blocks: &'a [Range<usize>],
 }
 
-/// Queries of some tokens of one row and of some heads that share a key head.
+/// The queries of some tokens of one row and some heads that share a key head.
 struct Unit {
     tokens: Range<usize>,
     kv_head: usize,
@@ -102,7 +102,7 @@ impl<T: KvElement> Units<'_, T> {
         self.blocks.len() * self.weights.spec.kv_heads * self.groups.parts
     }
 
-    /// All of one head's units after each other, so that its pages stay in cache.
+    /// Units of one head are consecutive, so that its pages stay in cache.
     fn unit(&self, index: usize) -> Unit {
         let part = index / self.blocks.len();
         let (kv_head, part) = (part / self.groups.parts, part % self.groups.parts);
@@ -113,15 +113,15 @@ impl<T: KvElement> Units<'_, T> {
         }
     }
 
-    /// The positions that a planned token sees.
-    fn seen(&self, token: usize) -> Range<usize> {
+    /// The positions that a planned token attends to.
+    fn visible(&self, token: usize) -> Range<usize> {
         let position = self.plan.tokens[token].position;
         self.weights.spec.reach.first_seen(position)..position + 1
     }
 
-    /// The pieces that any of the tokens sees.
+    /// The pieces that any of the tokens attends to.
     fn pieces(&self, tokens: &Range<usize>) -> Range<usize> {
-        pieces(&(self.seen(tokens.start).start..self.seen(tokens.end - 1).end))
+        pieces(&(self.visible(tokens.start).start..self.visible(tokens.end - 1).end))
     }
 
     fn are_long(&self) -> bool {
@@ -155,7 +155,7 @@ impl<T: KvElement> Units<'_, T> {
                 queries.push(AttendQuery {
                     query: &self.query[pair * spec.head_dim..(pair + 1) * spec.head_dim],
                     sink: self.sink(head),
-                    seen: self.seen(token),
+                    seen: self.visible(token),
                     out: out(pair, queries.len),
                 });
             }
@@ -176,99 +176,99 @@ impl<T: KvElement> Units<'_, T> {
         let per_task = (count / (pool.threads() * 8)).clamp(1, 4);
         pool.run(count.div_ceil(per_task), &|task| {
             for unit in task * per_task..((task + 1) * per_task).min(count) {
-                // SAFETY: each pair of token and head writes its own place.
+                // SAFETY: each pair of token and head writes its own elements.
                 let out = |pair, _| unsafe { out.slice(pair * value_dim, value_dim) };
                 self.run(&self.unit(unit), None, out);
             }
         });
     }
 
-    /// Each unit by many threads, as many units at a time as there is room for answers.
+    /// Each unit by many threads, with as many units at a time as there is room for results.
     fn attend_pieces(&self, pool: &mut Pool, room: &mut Pieces, out: &mut [f32]) {
         let mut units = 0..self.count();
         while !units.is_empty() {
             let taken = units.start..self.lay_out(units.clone(), room);
             units.start = taken.end;
             let len = piece_len(self.weights.spec.value_dim);
-            let answers = SharedMut::new(&mut room.answers);
+            let results = SharedMut::new(&mut room.results);
             let tasks = &room.tasks;
             pool.run(tasks.len(), &|task| {
                 let PieceTask {
                     unit,
                     piece,
-                    answers: first,
+                    results: first,
                 } = tasks[task];
                 let unit = self.unit(unit);
                 let pieces = self.pieces(&unit.tokens);
-                let place = |query| first + query * pieces.len() + piece - pieces.start;
-                // SAFETY: each piece of each query writes its own place.
-                let out = |_, query| unsafe { answers.slice(place(query) * len, len) };
+                let index = |query| first + query * pieces.len() + piece - pieces.start;
+                // SAFETY: each piece of each query writes its own elements.
+                let out = |_, query| unsafe { results.slice(index(query) * len, len) };
                 self.run(&unit, Some(piece), out);
             });
             let mut first = 0;
             for unit in taken.map(|unit| self.unit(unit)) {
-                self.join(&unit, &room.answers[first * len..], out);
+                self.join(&unit, &room.results[first * len..], out);
                 first += unit.queries() * self.pieces(&unit.tokens).len();
             }
         }
     }
 
-    /// Takes units from the first on while there is room for their answers; the result is the
-    /// first that was not taken.
+    /// Adds units in order while there is room for their results. Returns the first unit that was
+    /// not added.
     fn lay_out(&self, units: Range<usize>, room: &mut Pieces) -> usize {
         room.tasks.clear();
-        let mut answers = 0;
+        let mut results = 0;
         let mut end = units.start;
         for index in units {
             let unit = self.unit(index);
             let pieces = self.pieces(&unit.tokens);
-            let wanted = unit.queries() * pieces.len();
-            if answers > 0 && answers + wanted > MAX_ANSWERS {
+            let count = unit.queries() * pieces.len();
+            if results > 0 && results + count > MAX_PIECE_RESULTS {
                 break;
             }
             room.tasks.reserve_exact(pieces.len());
             room.tasks.extend(pieces.map(|piece| PieceTask {
                 unit: index,
                 piece,
-                answers,
+                results,
             }));
-            answers += wanted;
+            results += count;
             end = index + 1;
         }
         let len = piece_len(self.weights.spec.value_dim);
-        fit(&mut room.answers, answers * len);
+        fit(&mut room.results, results * len);
         end
     }
 
-    /// Each of a unit's queries from its pieces' answers.
-    fn join(&self, unit: &Unit, answers: &[f32], out: &mut [f32]) {
+    /// Computes each query of a unit from the results of its pieces.
+    fn join(&self, unit: &Unit, results: &[f32], out: &mut [f32]) {
         let spec = &self.weights.spec;
         let len = piece_len(spec.value_dim);
         let all = self.pieces(&unit.tokens);
-        let mut of_query = answers.chunks_exact(all.len() * len);
+        let mut of_query = results.chunks_exact(all.len() * len);
         for token in unit.tokens.clone() {
-            let own = pieces(&self.seen(token));
+            let own = pieces(&self.visible(token));
             for head in unit.heads.clone() {
-                let Some(answers) = of_query.next() else {
+                let Some(results) = of_query.next() else {
                     return;
                 };
-                let answers = &answers[(own.start - all.start) * len..(own.end - all.start) * len];
+                let results = &results[(own.start - all.start) * len..(own.end - all.start) * len];
                 let pair = token * spec.heads + head;
                 let out = &mut out[pair * spec.value_dim..(pair + 1) * spec.value_dim];
                 // SAFETY: the table was chosen for this machine.
-                unsafe { (self.kernels.join_pieces)(answers, self.sink(head), out) };
+                unsafe { (self.kernels.join_pieces)(results, self.sink(head), out) };
             }
         }
     }
 }
 
-/// Which of a key head's queries go to the kernel together.
+/// Which queries of a key head one kernel call computes.
 struct Groups {
     /// Query heads for each key head.
     sharing: usize,
-    /// SubScales that these are cut into.
+    /// The number of parts these are divided into.
     parts: usize,
-    /// Tokens of one row whose queries are taken together.
+    /// Tokens of one row whose queries are processed together.
     tokens: usize,
 }
 
@@ -282,7 +282,7 @@ impl Groups {
         }
     }
 
-    /// The rows' tokens in blocks, each of one row.
+    /// Divides the rows' tokens into blocks, each within one row.
     fn lay_out(&self, rows: &[PlannedRow], blocks: &mut Vec<Range<usize>>) {
         blocks.clear();
         let tokens: usize = rows.iter().map(|row| row.tokens).sum();

@@ -1,4 +1,4 @@
-//! Softmax attention: everything before and after the kernel.
+//! Softmax attention before and after the kernel.
 
 use loquat_cpu_kernels::{Kernels, KvElement, PAGE};
 use loquat_spec::{KvSource, QkNorm, QkSpan, RopePairs};
@@ -18,7 +18,7 @@ impl<T: KvElement> Forward<'_, T> {
             weights.value.as_ref(),
             weights.gate.as_ref(),
         ];
-        self.enter(branch, linears.into_iter().flatten());
+        self.begin_branch(branch, linears.into_iter().flatten());
         let tokens = self.tokens();
         let scratch = &mut *self.scratch;
         let buffers = [
@@ -39,15 +39,16 @@ impl<T: KvElement> Forward<'_, T> {
             KvSource::Layer(source) => source,
             KvSource::Own | KvSource::KeyIsValue => layer,
         };
-        self.place(layer, weights);
+        self.write_kv(layer, weights);
         self.attend(kv_layer, weights);
         if weights.gate.is_some() {
             self.gate_output(spec.mixed_len(), weights.gate_bias.as_deref());
         }
     }
 
-    /// Biases, norms and rope of queries and keys; keys and values go into their pages.
-    fn place(&mut self, layer: usize, weights: &AttentionWeights) {
+    /// Applies biases, norms and RoPE to queries and keys, and writes keys and values to their
+    /// pages.
+    fn write_kv(&mut self, layer: usize, weights: &AttentionWeights) {
         let (kernels, plan) = (self.kernels, self.plan);
         let layout = self.layout.layer(layer);
         let spec = &weights.spec;
@@ -73,14 +74,14 @@ impl<T: KvElement> Forward<'_, T> {
                 )
             };
             let planned = &plan.tokens[token];
-            let turn = |head: &mut [f32]| {
+            let rotate = |head: &mut [f32]| {
                 if let Some(angles) = &angles {
-                    angles.turn(kernels, token, head);
+                    angles.rotate(kernels, token, head);
                 }
             };
-            weights.place_query(kernels, query, planned.position, turn);
+            weights.prepare_query(kernels, query, planned.position, rotate);
             if weights.key.is_some() {
-                weights.place_key(kernels, key, value, turn);
+                weights.prepare_key(kernels, key, value, rotate);
                 let slot = planned.position % PAGE;
                 // SAFETY: no two tokens share a slot, the session has made the page this
                 // sequence's own, and reading waits for the pool.
@@ -106,28 +107,28 @@ impl<T: KvElement> Forward<'_, T> {
 }
 
 impl AttentionWeights {
-    fn place_query(
+    fn prepare_query(
         &self,
         kernels: &Kernels,
         query: &mut [f32],
         position: usize,
-        turn: impl Fn(&mut [f32]),
+        rotate: impl Fn(&mut [f32]),
     ) {
         let spec = &self.spec;
         add(query, self.query_bias.as_deref());
         let norm = spec.qk_norm.as_ref().zip(self.query_norm.as_ref());
-        place_heads(kernels, query, spec.head_dim, norm, turn);
+        prepare_heads(kernels, query, spec.head_dim, norm, rotate);
         if let Some(temperature) = &spec.temperature {
             scale(query, temperature.factor(position));
         }
     }
 
-    fn place_key(
+    fn prepare_key(
         &self,
         kernels: &Kernels,
         key: &mut [f32],
         value: &mut [f32],
-        turn: impl Fn(&mut [f32]),
+        rotate: impl Fn(&mut [f32]),
     ) {
         let spec = &self.spec;
         add(key, self.key_bias.as_deref());
@@ -137,7 +138,7 @@ impl AttentionWeights {
             add(value, self.value_bias.as_deref());
         }
         let norm = spec.qk_norm.as_ref().zip(self.key_norm.as_ref());
-        place_heads(kernels, key, spec.head_dim, norm, turn);
+        prepare_heads(kernels, key, spec.head_dim, norm, rotate);
         if let Some(norm) = &self.value_norm {
             for head in value.chunks_exact_mut(spec.value_dim) {
                 norm.apply(kernels, head);
@@ -147,7 +148,7 @@ impl AttentionWeights {
     }
 }
 
-/// The angles of every token under one of the model's ropes.
+/// The angles of every token for one of the model's RoPE variants.
 pub(super) struct AllAngles<'a> {
     pairs: RopePairs,
     per_token: usize,
@@ -173,7 +174,7 @@ impl<'a> AllAngles<'a> {
     }
 
     /// Rotates a head of `token`.
-    pub fn turn(&self, kernels: &Kernels, token: usize, head: &mut [f32]) {
+    pub fn rotate(&self, kernels: &Kernels, token: usize, head: &mut [f32]) {
         let of_token = token * self.per_token..(token + 1) * self.per_token;
         let (cos, sin) = (&self.cos[of_token.clone()], &self.sin[of_token]);
         // SAFETY: the table was chosen for this machine.
@@ -186,20 +187,20 @@ impl<'a> AllAngles<'a> {
     }
 }
 
-/// Norm and rope of one token's heads, in the norm's order.
-fn place_heads(
+/// Applies norm and RoPE to one token's heads, in the order the norm requires.
+fn prepare_heads(
     kernels: &Kernels,
     heads: &mut [f32],
     head_dim: usize,
     norm: Option<(&QkNorm, &Norm)>,
-    turn: impl Fn(&mut [f32]),
+    rotate: impl Fn(&mut [f32]),
 ) {
     let (before, after) = match norm {
         Some((qk, _)) if qk.after_rope => (None, norm),
         norm => (norm, None),
     };
     apply_norm(kernels, heads, head_dim, before);
-    heads.chunks_exact_mut(head_dim).for_each(turn);
+    heads.chunks_exact_mut(head_dim).for_each(rotate);
     apply_norm(kernels, heads, head_dim, after);
 }
 

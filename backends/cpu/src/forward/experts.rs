@@ -1,5 +1,5 @@
-//! Experts: each position runs a few of many feed-forwards, grouped so that an expert's matrices are
-//! read once for all of its positions.
+//! Experts: each position runs a few of many feed-forwards, grouped so that an expert's matrices
+//! are read once for all of its positions.
 
 use loquat_cpu_kernels::{Kernels, KvElement};
 use loquat_spec::{ExpertGroups, GroupScore, Scores};
@@ -37,12 +37,12 @@ struct Route {
 }
 
 impl<T: KvElement> Forward<'_, T> {
-    /// The experts' weighted sum into `scratch.branch`.
+    /// Writes the experts' weighted sum to `scratch.branch`.
     pub(super) fn experts(&mut self, branch: &Branch, weights: &ExpertsWeights) {
         let shared = weights.shared.iter();
         let shared = shared.flat_map(|shared| shared.dense.readers().chain(&shared.router));
         let router = weights.router_norm.is_none().then_some(&weights.router);
-        self.enter(branch, shared.chain(router));
+        self.begin_branch(branch, shared.chain(router));
         self.route(weights);
         self.run_experts(weights);
         if let Some(shared) = &weights.shared {
@@ -55,7 +55,7 @@ impl<T: KvElement> Forward<'_, T> {
     fn route(&mut self, weights: &ExpertsWeights) {
         let (kernels, tokens) = (self.kernels, self.tokens());
         let count = weights.spec.count;
-        self.read_for_router(weights);
+        self.prepare_router_input(weights);
         let scratch = &mut *self.scratch;
         let input = match weights.router_norm {
             Some(_) => &scratch.experts.router_input,
@@ -82,16 +82,16 @@ impl<T: KvElement> Forward<'_, T> {
                 });
             });
         }
-        // Ascending experts also fix the order in which a token's answers are added.
+        // Ascending experts also fix the order in which a token's outputs are added.
         routes.sort_unstable_by_key(|route| (route.expert, route.token));
         let by_token = &mut scratch.experts.by_token;
         by_token.clear();
         by_token.reserve_exact(routes.len());
         by_token.extend(0..routes.len());
-        by_token.sort_by_key(|place| routes[*place].token);
+        by_token.sort_by_key(|index| routes[*index].token);
     }
 
-    fn read_for_router(&mut self, weights: &ExpertsWeights) {
+    fn prepare_router_input(&mut self, weights: &ExpertsWeights) {
         let (Some(norm), Some(input)) = (&weights.router_norm, &weights.spec.router.input) else {
             return;
         };
@@ -107,7 +107,7 @@ impl<T: KvElement> Forward<'_, T> {
         reads.prepare(self.kernels, self.pool, [&weights.router]);
     }
 
-    /// What each route's expert reads, in the routes' order.
+    /// Gathers the input of each route's expert, in the order of the routes.
     fn gather_routes(&mut self, weights: &ExpertsWeights) {
         let hidden = self.model.hidden_size;
         let scratch = &mut *self.scratch;
@@ -161,7 +161,7 @@ impl<T: KvElement> Forward<'_, T> {
         multiply(kernels, self.pool, products);
     }
 
-    /// Leaves the shared expert's answers in `experts.shared`.
+    /// Writes the shared expert's outputs to `experts.shared`.
     fn shared_expert(&mut self, shared: &SharedWeights) {
         self.dense_inside(&shared.dense);
         let (kernels, tokens) = (self.kernels, self.tokens());
@@ -179,9 +179,9 @@ impl<T: KvElement> Forward<'_, T> {
         }
         multiply(kernels, self.pool, products);
         if shared.router.is_some() {
-            let answers = scratch.experts.shared.chunks_exact_mut(hidden);
-            for (answer, gate) in answers.zip(&scratch.experts.shared_gate) {
-                scale(answer, sigmoid(*gate));
+            let outputs = scratch.experts.shared.chunks_exact_mut(hidden);
+            for (output, gate) in outputs.zip(&scratch.experts.shared_gate) {
+                scale(output, sigmoid(*gate));
             }
         }
     }
@@ -198,15 +198,15 @@ impl<T: KvElement> Forward<'_, T> {
             let out = unsafe { out.slice(token * hidden, hidden) };
             out.fill(0.0);
             let top_k = weights.spec.top_k;
-            for place in &experts.by_token[token * top_k..(token + 1) * top_k] {
-                let route = &experts.routes[*place];
-                let answer = &experts.down[place * hidden..(place + 1) * hidden];
+            for index in &experts.by_token[token * top_k..(token + 1) * top_k] {
+                let route = &experts.routes[*index];
+                let output = &experts.down[index * hidden..(index + 1) * hidden];
                 let weight = if weights.spec.weigh_input {
                     1.0
                 } else {
                     route.weight
                 };
-                add_scaled(out, answer, weight);
+                add_scaled(out, output, weight);
                 if let Some(bias) = &weights.down_bias {
                     let of_expert = route.expert * hidden..(route.expert + 1) * hidden;
                     add_scaled(out, &bias[of_expert], weight);
@@ -243,7 +243,8 @@ fn per_expert<'a>(
 }
 
 impl ExpertsWeights {
-    /// One route's gate (or its only matrix's answer, with no `up`) to what goes down.
+    /// Applies the activation of one route to its gate and up, or to the only input if there is no
+    /// gate.
     fn activate(&self, kernels: &Kernels, expert: usize, gate: &mut [f32], up: &mut [f32]) {
         let spec = &self.spec.expert;
         let of_expert = expert * spec.size..(expert + 1) * spec.size;
@@ -262,8 +263,8 @@ impl ExpertsWeights {
     }
 }
 
-/// Chooses a token's experts from the router's logits, and calls `give` with each weight.
-fn choose(weights: &ExpertsWeights, logits: &mut [f32], mut give: impl FnMut(usize, f32)) {
+/// Chooses a token's experts from the router's logits, and calls `add_route` with each weight.
+fn choose(weights: &ExpertsWeights, logits: &mut [f32], mut add_route: impl FnMut(usize, f32)) {
     let router = &weights.spec.router;
     match router.scores {
         Scores::Softmax => softmax(logits),
@@ -285,7 +286,7 @@ fn choose(weights: &ExpertsWeights, logits: &mut [f32], mut give: impl FnMut(usi
             .expert_scale
             .as_ref()
             .map_or(1.0, |scale| scale[expert]);
-        give(expert, scores[expert] / total * router.scale * own);
+        add_route(expert, scores[expert] / total * router.scale * own);
     }
 }
 
@@ -307,21 +308,21 @@ fn keep_groups(ranking: &mut [f32], groups: ExpertGroups) {
     }
 }
 
-/// The indices of the `count` largest values, largest first; the first of equals. NaN counts as
-/// smallest, so that a broken row still has experts.
+/// The indices of the `count` largest values, largest first; ties go to the lower index. NaN counts
+/// as smallest, so that a broken row still has experts.
 fn best(values: &[f32], count: usize) -> Vec<usize> {
-    let mut places: Vec<usize> = (0..values.len()).collect();
-    let key = |place: &usize| {
-        let value = values[*place];
+    let mut indices: Vec<usize> = (0..values.len()).collect();
+    let key = |index: &usize| {
+        let value = values[*index];
         if value.is_nan() {
             f32::NEG_INFINITY
         } else {
             value
         }
     };
-    places.sort_by(|a, b| key(b).total_cmp(&key(a)));
-    places.truncate(count);
-    places
+    indices.sort_by(|a, b| key(b).total_cmp(&key(a)));
+    indices.truncate(count);
+    indices
 }
 
 fn softmax(values: &mut [f32]) {

@@ -10,13 +10,13 @@ use crate::model::{Branch, DenseWeights};
 use crate::shared::SharedMut;
 
 impl<T: KvElement> Forward<'_, T> {
-    /// The activated inside of a feed-forward into `scratch.inner`.
+    /// Writes the activated inner values of a feed-forward to `scratch.inner`.
     pub(super) fn dense(&mut self, branch: &Branch, weights: &DenseWeights) {
-        self.enter(branch, weights.readers());
+        self.begin_branch(branch, weights.readers());
         self.dense_inside(weights);
     }
 
-    /// The same from what `scratch.input` already holds.
+    /// Like [`Self::dense`], with the input already in `scratch.input`.
     pub(super) fn dense_inside(&mut self, weights: &DenseWeights) {
         let tokens = self.tokens();
         let scratch = &mut *self.scratch;
@@ -69,7 +69,7 @@ impl<T: KvElement> Forward<'_, T> {
         activation: Activation,
         gate: &Linear,
     ) {
-        self.enter(branch, [gate]);
+        self.begin_branch(branch, [gate]);
         let (kernels, tokens) = (self.kernels, self.tokens());
         let all = dim * self.model.layers.len();
         let scratch = &mut *self.scratch;
@@ -93,7 +93,8 @@ impl DenseWeights {
         self.gate.iter().chain([&self.up])
     }
 
-    /// One token's gate (or its only matrix's answer, with no `up`) to what goes down.
+    /// Applies the activation of one token to its gate and up, or to the only input if there is no
+    /// gate.
     pub(super) fn activate(&self, kernels: &Kernels, gate: &mut [f32], up: &mut [f32]) {
         match &self.gate {
             Some(_) => {

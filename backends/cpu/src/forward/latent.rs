@@ -15,7 +15,7 @@ impl<T: KvElement> Forward<'_, T> {
             Some(down) => &down.linear,
             None => &weights.query,
         };
-        self.enter(branch, [queries, &weights.latent, &weights.rope_key]);
+        self.begin_branch(branch, [queries, &weights.latent, &weights.rope_key]);
         let tokens = self.tokens();
         let spec = &weights.spec;
         let scratch = &mut *self.scratch;
@@ -43,15 +43,15 @@ impl<T: KvElement> Forward<'_, T> {
             ],
         );
         if let Some(down) = &weights.query_down {
-            self.raise_queries(down, &weights.query);
+            self.project_queries_up(down, &weights.query);
         }
-        self.place_latents(layer, weights);
+        self.write_latents(layer, weights);
         self.absorb_queries(weights);
         self.attend_latent(layer, weights);
-        self.raise_values(weights);
+        self.project_values_up(weights);
     }
 
-    fn raise_queries(&mut self, down: &QueryDown, up: &Linear) {
+    fn project_queries_up(&mut self, down: &QueryDown, up: &Linear) {
         let kernels = self.kernels;
         let tokens = self.tokens();
         let rank = down.linear.rows();
@@ -73,8 +73,8 @@ impl<T: KvElement> Forward<'_, T> {
         );
     }
 
-    /// The normed latent and the turned rope key into the token's page, as one long key.
-    fn place_latents(&mut self, layer: usize, weights: &LatentWeights) {
+    /// Writes the normalized latent and the rotated RoPE key to the token's page, as one long key.
+    fn write_latents(&mut self, layer: usize, weights: &LatentWeights) {
         let (kernels, plan) = (self.kernels, self.plan);
         let layout = self.layout.layer(layer);
         let spec = &weights.spec;
@@ -94,13 +94,13 @@ impl<T: KvElement> Forward<'_, T> {
             add(rope_key, weights.rope_key_bias.as_deref());
             weights.latent_norm.apply(kernels, latent);
             if let Some(angles) = &angles {
-                angles.turn(kernels, token, rope_key);
+                angles.rotate(kernels, token, rope_key);
             }
             let planned = &plan.tokens[token];
-            let whole = latent.iter().chain(&*rope_key).copied();
+            let key = latent.iter().chain(&*rope_key).copied();
             // SAFETY: no two tokens share a slot, the session has made the page this sequence's
             // own, and reading waits for the pool.
-            unsafe { layout.write_key(planned.page, planned.position % PAGE, whole) };
+            unsafe { layout.write_key(planned.page, planned.position % PAGE, key) };
         });
     }
 
@@ -142,7 +142,7 @@ impl<T: KvElement> Forward<'_, T> {
             let from = (token * spec.heads + head) * query_dim + nope;
             rope.copy_from_slice(&scratch.query[from..from + spec.rope_dim]);
             if let Some(angles) = &angles {
-                angles.turn(kernels, token, rope);
+                angles.rotate(kernels, token, rope);
             }
         }
     }
@@ -185,7 +185,7 @@ impl<T: KvElement> Forward<'_, T> {
     }
 
     /// Each head's mixed latent to its value, `[token][head]`, into `scratch.inner`.
-    fn raise_values(&mut self, weights: &LatentWeights) {
+    fn project_values_up(&mut self, weights: &LatentWeights) {
         let (kernels, tokens) = (self.kernels, self.tokens());
         let spec = &weights.spec;
         let value_dim = spec.value_dim;

@@ -1,4 +1,4 @@
-//! One step through the layers, for the tokens of all rows together.
+//! One forward pass, for the tokens of all rows together.
 
 mod attend;
 mod attention;
@@ -7,7 +7,7 @@ mod feed_forward;
 mod latent;
 mod recurrent;
 
-pub use attend::{MAX_ANSWERS, PieceTask, UNITS_PER_THREAD};
+pub use attend::{MAX_PIECE_RESULTS, PieceTask, UNITS_PER_THREAD};
 
 use std::ops::Range;
 
@@ -22,7 +22,7 @@ use crate::pool::Pool;
 use crate::recurrent_state::StateLayout;
 use crate::shared::SharedMut;
 
-/// The step's tokens, flattened over its rows, and where their keys and values go.
+/// The step's tokens, flattened over its rows, and the slots for their keys and values.
 pub struct Plan<T> {
     pub rows: Vec<PlannedRow>,
     pub tokens: Vec<PlannedToken<T>>,
@@ -40,9 +40,9 @@ pub struct PlannedRow {
 pub struct PlannedState {
     /// The state before the row; `None`: zeros.
     pub before: Option<PagePtr<f32>>,
-    /// The state after it, this row's own.
+    /// The state after the row, exclusive to it.
     pub after: PagePtr<f32>,
-    /// Copies wanted after so many of the row's tokens.
+    /// Copies to save, each with the number of the row's tokens before it.
     pub snapshots: Vec<(usize, PagePtr<f32>)>,
 }
 
@@ -72,13 +72,13 @@ impl<T> Plan<T> {
     }
 }
 
-/// Buffers that live from step to step. Each mixer uses those it needs; a branch writes its
+/// Buffers that are reused between steps. Each mixer uses those it needs; a branch writes its
 /// output to `inner` for the output matrix, or to `branch` if it has none.
 #[derive(Default)]
 pub struct Scratch {
     /// The residual stream, `[token][hidden]`.
     x: Vec<f32>,
-    /// What a branch reads: the stream through its norm.
+    /// The input of a branch: the stream after its norm.
     input: Activations,
     query: Vec<f32>,
     /// Tokens whose queries attend together.
@@ -102,7 +102,7 @@ pub struct Scratch {
     experts: experts::Scratch,
 }
 
-/// Everything a step works with, so that its parts need not pass it around.
+/// The context of a step.
 pub struct Forward<'a, T> {
     pub model: &'a Model,
     pub kernels: &'static Kernels,
@@ -119,7 +119,7 @@ impl<T: KvElement> Forward<'_, T> {
         let model = self.model;
         self.embed();
         self.per_layer_inputs();
-        self.turn_angles();
+        self.compute_angles();
         for (index, layer) in model.layers.iter().enumerate() {
             for block in &layer.blocks {
                 self.block(index, block);
@@ -229,16 +229,16 @@ impl<T: KvElement> Forward<'_, T> {
         });
     }
 
-    fn turn_angles(&mut self) {
+    fn compute_angles(&mut self) {
         self.scratch
             .angles
             .resize_with(self.model.ropes.len(), Default::default);
         for (table, (cos, sin)) in self.model.ropes.iter().zip(&mut self.scratch.angles) {
             let factor = table.rope.attention_factor();
-            let wanted = self.plan.tokens.len() * table.frequencies.len();
+            let len = self.plan.tokens.len() * table.frequencies.len();
             for angles in [&mut *cos, sin] {
                 angles.clear();
-                angles.reserve_exact(wanted);
+                angles.reserve_exact(len);
             }
             for token in &self.plan.tokens {
                 let position = token.position as f32;
@@ -256,9 +256,9 @@ impl<T: KvElement> Forward<'_, T> {
         for (index, branch) in block.branches.iter().enumerate() {
             self.branch(layer, branch);
             if alone {
-                self.settle(branch, block.residual_scale);
+                self.add_to_stream(branch, block.residual_scale);
             } else {
-                self.gather(branch, index == 0);
+                self.add_to_block_sum(branch, index == 0);
             }
         }
         if !alone {
@@ -266,7 +266,7 @@ impl<T: KvElement> Forward<'_, T> {
         }
     }
 
-    /// Leaves the branch's answer, before its scale and norm, in `scratch.branch`.
+    /// Writes the branch's output, before its scale and norm, to `scratch.branch`.
     fn branch(&mut self, layer: usize, branch: &Branch) {
         match &branch.inner.kind {
             Inner::Attention(weights) => self.attention(layer, branch, weights),
@@ -288,8 +288,8 @@ impl<T: KvElement> Forward<'_, T> {
         let tokens = self.tokens();
         let scratch = &mut *self.scratch;
         scratch.inner.prepare(self.kernels, self.pool, [linear]);
-        let wanted = tokens * self.model.hidden_size;
-        fit(&mut scratch.branch, wanted);
+        let len = tokens * self.model.hidden_size;
+        fit(&mut scratch.branch, len);
         let out = &mut scratch.branch;
         multiply(
             self.kernels,
@@ -298,8 +298,8 @@ impl<T: KvElement> Forward<'_, T> {
         );
     }
 
-    /// Opens a branch: the stream through its norm, ready for `readers`.
-    fn enter<'l>(&mut self, branch: &Branch, readers: impl IntoIterator<Item = &'l Linear>) {
+    /// Begins a branch: applies its norm to the stream and prepares the result for `readers`.
+    fn begin_branch<'l>(&mut self, branch: &Branch, readers: impl IntoIterator<Item = &'l Linear>) {
         let (kernels, hidden) = (self.kernels, self.model.hidden_size);
         let tokens = self.tokens();
         self.scratch.input.resize(tokens, hidden);
@@ -318,44 +318,44 @@ impl<T: KvElement> Forward<'_, T> {
     }
 
     /// Adds a block's only branch to the stream.
-    fn settle(&mut self, branch: &Branch, residual_scale: f32) {
+    fn add_to_stream(&mut self, branch: &Branch, residual_scale: f32) {
         let (kernels, hidden) = (self.kernels, self.model.hidden_size);
         let tokens = self.tokens();
         let x = SharedMut::new(&mut self.scratch.x);
-        let answer = SharedMut::new(&mut self.scratch.branch);
+        let output = SharedMut::new(&mut self.scratch.branch);
         for_tokens(self.pool, tokens, hidden, &|token| {
             // SAFETY: each token's task touches its own rows.
-            let (x, answer) = unsafe {
+            let (x, output) = unsafe {
                 (
                     x.slice(token * hidden, hidden),
-                    answer.slice(token * hidden, hidden),
+                    output.slice(token * hidden, hidden),
                 )
             };
-            finish(branch, kernels, answer);
-            add_scaled(x, answer, residual_scale);
+            finish(branch, kernels, output);
+            add_scaled(x, output, residual_scale);
         });
     }
 
     /// Adds a branch to its block's sum.
-    fn gather(&mut self, branch: &Branch, first: bool) {
+    fn add_to_block_sum(&mut self, branch: &Branch, first: bool) {
         let (kernels, hidden) = (self.kernels, self.model.hidden_size);
         let tokens = self.tokens();
         fit(&mut self.scratch.sum, tokens * hidden);
         let sum = SharedMut::new(&mut self.scratch.sum);
-        let answer = SharedMut::new(&mut self.scratch.branch);
+        let output = SharedMut::new(&mut self.scratch.branch);
         for_tokens(self.pool, tokens, hidden, &|token| {
             // SAFETY: each token's task touches its own rows.
-            let (sum, answer) = unsafe {
+            let (sum, output) = unsafe {
                 (
                     sum.slice(token * hidden, hidden),
-                    answer.slice(token * hidden, hidden),
+                    output.slice(token * hidden, hidden),
                 )
             };
-            finish(branch, kernels, answer);
+            finish(branch, kernels, output);
             if first {
-                sum.copy_from_slice(answer);
+                sum.copy_from_slice(output);
             } else {
-                add(sum, Some(answer));
+                add(sum, Some(output));
             }
         });
     }
@@ -410,7 +410,7 @@ impl<T: KvElement> Forward<'_, T> {
 }
 
 impl Model {
-    /// These tokens of the residual stream `x`, through the final norm.
+    /// These tokens of the residual stream `x` after the final norm.
     fn read_out(&self, kernels: &Kernels, x: &[f32], tokens: &[usize], out: &mut [f32]) {
         let hidden = self.hidden_size;
         for (token, out) in tokens.iter().zip(out.chunks_exact_mut(hidden)) {
@@ -420,14 +420,14 @@ impl Model {
     }
 }
 
-/// Bias, scale and norm of a branch's answer.
-fn finish(branch: &Branch, kernels: &Kernels, answer: &mut [f32]) {
+/// Applies bias, scale and norm to a branch's output.
+fn finish(branch: &Branch, kernels: &Kernels, output: &mut [f32]) {
     if let Some(Output { bias, .. }) = &branch.inner.output {
-        add(answer, bias.as_deref());
+        add(output, bias.as_deref());
     }
-    scale(answer, branch.output_scale);
+    scale(output, branch.output_scale);
     if let Some(norm) = &branch.post_norm {
-        norm.apply(kernels, answer);
+        norm.apply(kernels, output);
     }
 }
 
@@ -436,7 +436,7 @@ impl Norm {
         self.apply_part(kernels, values, 0);
     }
 
-    /// To values that are only a part of what the weights cover, from `at` on.
+    /// Applies the norm to values that the weights from `at` on belong to.
     fn apply_part(&self, kernels: &Kernels, values: &mut [f32], at: usize) {
         let part = |weights: &'_ [f32]| -> std::ops::Range<usize> {
             if weights.is_empty() {

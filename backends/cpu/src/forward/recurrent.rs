@@ -1,6 +1,6 @@
-//! Mixers that carry a state from token to token instead of looking back.
+//! Mixers with a recurrent state.
 //!
-//! A row's tokens go through one after another, so that chunks of any length give the same
+//! The tokens of a row are processed one after another, so that chunks of any length give the same
 //! bits; rows and heads run in parallel.
 
 use loquat_cpu_kernels::{ConvWeights, DeltaStep, Kernels, KvElement, MambaStep};
@@ -19,7 +19,7 @@ const UNIT_EPS: f32 = 1e-6;
 impl<T: KvElement> Forward<'_, T> {
     /// `c * conv(b * x)` into `scratch.inner`.
     pub(super) fn short_conv(&mut self, layer: usize, branch: &Branch, weights: &ShortConvWeights) {
-        self.enter(branch, [&weights.input]);
+        self.begin_branch(branch, [&weights.input]);
         let tokens = self.tokens();
         let channels = weights.spec.channels;
         self.project(&weights.input, weights.input_bias.as_deref());
@@ -33,7 +33,7 @@ impl<T: KvElement> Forward<'_, T> {
             }
         }
         let state = self.states.layer(layer).conv;
-        let place = ConvLayout {
+        let layout = ConvLayout {
             stride: channels,
             offset: 0,
             state: state.start,
@@ -45,7 +45,7 @@ impl<T: KvElement> Forward<'_, T> {
             self.pool,
             self.plan,
             &weights.conv,
-            &place,
+            &layout,
             values,
         );
         let rows = scratch.query.chunks_exact(3 * channels);
@@ -61,7 +61,7 @@ impl<T: KvElement> Forward<'_, T> {
         let [query, key, value] = &weights.inputs;
         let [decay, gate] =
             [&weights.decay, &weights.gate].map(|part| part.down.as_ref().unwrap_or(&part.up));
-        self.enter(branch, [query, key, value, &weights.beta, decay, gate]);
+        self.begin_branch(branch, [query, key, value, &weights.beta, decay, gate]);
         let tokens = self.tokens();
         let scratch = &mut *self.scratch;
         let buffers = [&mut scratch.query, &mut scratch.key, &mut scratch.value];
@@ -84,8 +84,8 @@ impl<T: KvElement> Forward<'_, T> {
         self.low_rank(&weights.gate, &mut gate);
         self.scratch.gate = gate;
         self.convolve_delta(layer, weights);
-        self.ready_delta(weights);
-        self.remember_delta(layer, weights);
+        self.prepare_delta(weights);
+        self.update_delta_state(layer, weights);
         self.gate_delta(weights);
     }
 
@@ -94,19 +94,19 @@ impl<T: KvElement> Forward<'_, T> {
         let scratch = &mut *self.scratch;
         let buffers = [&mut scratch.query, &mut scratch.key, &mut scratch.value];
         for (conv, buffer) in weights.convs.iter().zip(buffers) {
-            let place = ConvLayout {
+            let layout = ConvLayout {
                 stride: conv.channels,
                 offset: 0,
                 state: at,
                 silu: true,
             };
-            convolve(self.kernels, self.pool, self.plan, conv, &place, buffer);
+            convolve(self.kernels, self.pool, self.plan, conv, &layout, buffer);
             at += conv.past_len();
         }
     }
 
-    /// Unit queries and keys, decays and write strengths as they are used.
-    fn ready_delta(&mut self, weights: &DeltaWeights) {
+    /// Normalizes queries and keys, and computes decays and write strengths.
+    fn prepare_delta(&mut self, weights: &DeltaWeights) {
         let (kernels, spec) = (self.kernels, &weights.spec);
         let scratch = &mut *self.scratch;
         let (key_len, heads) = (spec.key_len(), spec.value_heads);
@@ -148,7 +148,7 @@ impl<T: KvElement> Forward<'_, T> {
         });
     }
 
-    fn remember_delta(&mut self, layer: usize, weights: &DeltaWeights) {
+    fn update_delta_state(&mut self, layer: usize, weights: &DeltaWeights) {
         let (kernels, plan, spec) = (self.kernels, self.plan, &weights.spec);
         let scratch = &mut *self.scratch;
         let (key_dim, value_dim, heads) = (spec.key_dim, spec.value_dim, spec.value_heads);
@@ -206,7 +206,7 @@ impl<T: KvElement> Forward<'_, T> {
 
     /// The gated, normed heads' outputs into `scratch.inner`.
     pub(super) fn mamba2(&mut self, layer: usize, branch: &Branch, weights: &MambaWeights) {
-        self.enter(branch, [&weights.input]);
+        self.begin_branch(branch, [&weights.input]);
         let spec = &weights.spec;
         self.project(&weights.input, weights.input_bias.as_deref());
         let (inner, width) = (spec.inner_len(), spec.projected_len());
@@ -221,7 +221,7 @@ impl<T: KvElement> Forward<'_, T> {
                 rest = after;
             }
         }
-        let place = ConvLayout {
+        let layout = ConvLayout {
             stride: width,
             offset: inner,
             state: self.states.layer(layer).conv.start,
@@ -232,14 +232,14 @@ impl<T: KvElement> Forward<'_, T> {
             self.pool,
             self.plan,
             &weights.conv,
-            &place,
+            &layout,
             projected,
         );
-        self.remember_mamba(layer, weights);
+        self.update_mamba_state(layer, weights);
         self.gate_mamba(weights);
     }
 
-    fn remember_mamba(&mut self, layer: usize, weights: &MambaWeights) {
+    fn update_mamba_state(&mut self, layer: usize, weights: &MambaWeights) {
         let (kernels, plan, spec) = (self.kernels, self.plan, &weights.spec);
         let (inner, width) = (spec.inner_len(), spec.projected_len());
         let (head_dim, state_len) = (spec.head_dim, spec.state);
@@ -322,7 +322,7 @@ impl<T: KvElement> Forward<'_, T> {
     }
 }
 
-/// A convolution's channels in each token's row, and its past in the state.
+/// The positions of a convolution's channels in each token's row and of its inputs in the state.
 struct ConvLayout {
     stride: usize,
     offset: usize,
@@ -336,7 +336,7 @@ fn convolve<T: KvElement>(
     pool: &mut Pool,
     plan: &Plan<T>,
     conv: &Conv,
-    place: &ConvLayout,
+    layout: &ConvLayout,
     values: &mut [f32],
 ) {
     let weights = ConvWeights {
@@ -345,12 +345,12 @@ fn convolve<T: KvElement>(
     };
     if conv.past_len() == 0 {
         // It reads no other token, and its layer may have no state.
-        for row in values.chunks_exact_mut(place.stride) {
-            let x = &mut row[place.offset..place.offset + conv.channels];
+        for row in values.chunks_exact_mut(layout.stride) {
+            let x = &mut row[layout.offset..layout.offset + conv.channels];
             // SAFETY: the table was chosen for this machine.
             unsafe {
                 (kernels.conv_step)(x, &weights, &mut []);
-                if place.silu {
+                if layout.silu {
                     (kernels.activate)(Activation::Silu, x, &[]);
                 }
             }
@@ -359,14 +359,14 @@ fn convolve<T: KvElement>(
     }
     let values = SharedMut::new(values);
     each_head(pool, plan, 1, &|row, state, _| {
-        state.carry(place.state, conv.past_len(), row.tokens, |past, offset| {
-            let at = (row.first + offset) * place.stride + place.offset;
+        state.carry(layout.state, conv.past_len(), row.tokens, |past, offset| {
+            let at = (row.first + offset) * layout.stride + layout.offset;
             // SAFETY: each row's task touches its own tokens, and the table was chosen for this
             // machine.
             unsafe {
                 let x = values.slice(at, conv.channels);
                 (kernels.conv_step)(x, &weights, past);
-                if place.silu {
+                if layout.silu {
                     (kernels.activate)(Activation::Silu, x, &[]);
                 }
             }
@@ -390,8 +390,8 @@ fn each_head<T: KvElement>(
 }
 
 impl PlannedState {
-    /// Advances the part of the state at `at` through the row's tokens, calling `step` with it and each
-    /// token's index in the row.
+    /// Advances the part of the state at `at` through the row's tokens, calling `step` with it and
+    /// each token's index in the row.
     fn carry(&self, at: usize, len: usize, tokens: usize, mut step: impl FnMut(&mut [f32], usize)) {
         // SAFETY: the buffer after the row is the row's own, and no two tasks share a part.
         let part = unsafe { self.after.slice_mut(at, len) };

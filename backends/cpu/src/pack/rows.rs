@@ -142,8 +142,8 @@ impl Row {
                 let halves = self.codes.as_chunks::<16>().0.iter();
                 for (codes, bits) in halves.zip(self.planes.as_chunks_mut::<4>().0) {
                     let quads = codes.as_chunks::<4>().0.iter().zip(0..);
-                    let upper = quads.map(|(quad, place)| {
-                        (u32::from_le_bytes(*quad) >> 4 & 0x0303_0303) << (2 * place)
+                    let upper = quads.map(|(quad, index)| {
+                        (u32::from_le_bytes(*quad) >> 4 & 0x0303_0303) << (2 * index)
                     });
                     *bits = upper.sum::<u32>().to_le_bytes();
                 }
@@ -168,13 +168,13 @@ fn for_each_block<const BLOCK: usize, const ROOM: usize>(
 /// The fifth bits of eight codes, a byte each, together: bit `i` is moved from `8 * i` to
 /// `56 + i`, and what lands elsewhere does not reach the highest byte.
 fn fifth_bits(codes: u64) -> u8 {
-    const TO_THE_TOP: u64 = 0x0102_0408_1020_4080;
+    const SPREAD_TO_TOP: u64 = 0x0102_0408_1020_4080;
     let bits = codes >> 4 & 0x0101_0101_0101_0101;
-    (bits.wrapping_mul(TO_THE_TOP) >> 56) as u8
+    (bits.wrapping_mul(SPREAD_TO_TOP) >> 56) as u8
 }
 
-/// In the file, 32 bytes hold 32 codes in the low nibbles and the next 32 in the high ones; in a tile,
-/// 16 bytes hold 16 and the next 16.
+/// In the file, 32 bytes hold 32 codes in the low nibbles and the next 32 in the high ones; in a
+/// tile, 16 bytes hold 16 and the next 16.
 fn repair_nibbles(bytes: &[u8], pairs: &mut [u8]) {
     let pairs = pairs.as_chunks_mut::<32>().0.iter_mut();
     for (pairs, bytes) in pairs.zip(bytes.as_chunks::<32>().0) {
@@ -214,8 +214,8 @@ fn read_nibble_pairs(bytes: &[u8], codes: &mut [u8]) {
     }
 }
 
-/// A superblock's two `f16`s, and the six-bit scales and minimums of its eight groups, which multiply
-/// them. Minimums are subtracted, so their `f16` is negated.
+/// A superblock's two `f16`s, and the six-bit scales and minimums of its eight groups, which
+/// multiply them. Minimums are subtracted, so their `f16` is negated.
 fn read_six_bit_scales(block: &[u8], scales: &mut RowScales, mins: &mut RowScales) {
     scales.elements.extend(&block[..2]);
     mins.elements.extend([block[2], block[3] ^ 0x80]);

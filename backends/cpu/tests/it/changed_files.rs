@@ -7,11 +7,11 @@ use loquat_cpu::CpuBackend;
 use loquat_session::{Backend, Emit, SessionError, SessionOptions, StepBatch, StepOutput};
 use loquat_testkit::goldens;
 
-/// A model that is read in place, and one that is packed whole.
+/// A model that is read from the mapped file, and one that is packed completely.
 const PLAIN: &str = "goldens/llama";
 const PACKED: &str = "goldens-mlx/gemma__affine4_g32";
 
-fn copied(model: &str, to: &Path) -> PathBuf {
+fn copy_model(model: &str, to: &Path) -> PathBuf {
     for file in fs::read_dir(goldens::fixtures().join(model)).unwrap() {
         let file = file.unwrap();
         fs::copy(file.path(), to.join(file.file_name())).unwrap();
@@ -19,10 +19,10 @@ fn copied(model: &str, to: &Path) -> PathBuf {
     to.join("model.safetensors")
 }
 
-/// Steps before and after the file is truncated to `len` bytes, and returns what the second gave.
+/// Steps before and after the file is truncated to `len` bytes; returns the second result.
 fn step_after_truncation(model: &str, len: u64) -> Result<u32, SessionError> {
     let folder = tempfile::tempdir().unwrap();
-    let weights = copied(model, folder.path());
+    let weights = copy_model(model, folder.path());
     let options = SessionOptions {
         kv_tokens: Some(64),
         threads: Some(2),
@@ -52,8 +52,8 @@ fn truncated_weights_fail_the_step() {
     for len in [0, 50_000] {
         let error = step_after_truncation(PLAIN, len).unwrap_err();
         assert!(error.is_fatal(), "{error}");
-        let words = format!("and now has {len}");
-        assert!(error.to_string().contains(&words), "{error}");
+        let expected = format!("and now has {len}");
+        assert!(error.to_string().contains(&expected), "{error}");
     }
 }
 

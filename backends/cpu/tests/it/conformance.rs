@@ -68,10 +68,10 @@ fn every_kv_format_conforms() {
     }
 }
 
-/// How far a format's rounding of keys and values may move a logit, as a share of the largest: a
-/// bf16 element is off by up to 1/256 of itself, one in q8 by up to 1/254 of its head's largest,
-/// and the tiny models pass that on through softmaxes that are nearly even. Of families without
-/// experts: a router at a tie would choose another.
+/// The tolerance for rounded keys and values, as a share of the largest logit: a bf16 element has
+/// an error of up to 1/256 of its value, a q8 element of up to 1/254 of the largest in its head,
+/// and the tiny models have nearly uniform softmaxes, which preserve the error. Only families
+/// without experts: a router could choose another expert at a tie.
 #[test]
 fn kv_format_moves_logits_by_its_rounding() {
     for family in ["llama", "mistral", "qwen3", "gemma3_text", "olmo2", "phi3"] {
@@ -97,7 +97,7 @@ fn kv_format_moves_logits_by_its_rounding() {
             let moved = pairs.fold(0.0f32, |max, (a, b)| max.max((a - b).abs()));
             assert!(
                 moved <= share * largest,
-                "{family} {format:?}: {moved} of {largest}"
+                "{family} {format:?}: moved by {moved}, largest logit {largest}"
             );
         }
     }
@@ -161,13 +161,16 @@ fn plan_equals_the_opened_session() {
                     ..SessionOptions::default()
                 };
                 let plan = CpuBackend::AUTO.plan(&source, &options).unwrap();
-                let mut heard = Vec::new();
+                let mut reported = Vec::new();
                 let session = CpuBackend::AUTO
-                    .open(source.clone(), &options, &mut |share| heard.push(share))
+                    .open(source.clone(), &options, &mut |share| reported.push(share))
                     .unwrap();
                 assert_eq!(plan.memory, session.memory(), "{}", folder.display());
                 assert_eq!(&plan.capabilities, session.capabilities());
-                assert!(heard.is_sorted() && heard.last() == Some(&1.0), "{heard:?}");
+                assert!(
+                    reported.is_sorted() && reported.last() == Some(&1.0),
+                    "{reported:?}"
+                );
             }
         }
     }
@@ -183,7 +186,7 @@ fn memory_budget_is_kept_or_refused() {
         };
         let refused = CpuBackend::AUTO.plan(&source, &options(1000)).err();
         let Some(OpenError::OutOfMemory {
-            wanted: least,
+            wanted: min_bytes,
             bound: MemoryBound::Budget,
             available: 1000,
             ..
@@ -191,7 +194,13 @@ fn memory_budget_is_kept_or_refused() {
         else {
             panic!("{family}: {refused:?}");
         };
-        for bytes in [least, least + 1, least * 3 / 2, least * 2, least * 5] {
+        for bytes in [
+            min_bytes,
+            min_bytes + 1,
+            min_bytes * 3 / 2,
+            min_bytes * 2,
+            min_bytes * 5,
+        ] {
             let plan = CpuBackend::AUTO.plan(&source, &options(bytes)).unwrap();
             assert!(plan.resident_bytes <= bytes, "{family}: {bytes}");
             let mut session = CpuBackend::AUTO
@@ -210,7 +219,7 @@ fn memory_budget_is_kept_or_refused() {
                 "{family}"
             );
         }
-        let refused = CpuBackend::AUTO.open(source, &options(least - 1), &mut |_| {});
+        let refused = CpuBackend::AUTO.open(source, &options(min_bytes - 1), &mut |_| {});
         assert!(matches!(refused.err(), Some(OpenError::OutOfMemory { .. })));
     }
 }
@@ -254,7 +263,7 @@ fn sequence_of_another_model_is_refused() {
     let bytes = session.export(sequence).unwrap();
     assert!(
         open("llama").import(&bytes).is_ok(),
-        "its own, empty as it is"
+        "its own sequence, although empty"
     );
     assert!(matches!(
         open("mistral").import(&bytes),
@@ -385,7 +394,7 @@ fn long_logits(family: &str, options: &SessionOptions, at_once: usize) -> Vec<u3
     logits
 }
 
-/// One thread reads all; several share one token's reading, or have a chunk's tokens each.
+/// One thread processes everything; several threads share one token, or the tokens of a chunk.
 #[test]
 fn threads_change_no_bit_of_long_sequences() {
     for family in ["llama", "gemma3_text"] {

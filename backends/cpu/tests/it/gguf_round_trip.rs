@@ -48,7 +48,7 @@ fn logits(source: &ModelSource, precision: Precision, tokens: &[u32]) -> Vec<f32
         .collect()
 }
 
-/// The difference's length as a share of the expected one's.
+/// The norm of the difference divided by the norm of the expected values.
 fn relative_error(found: &[f32], expected: &[f32]) -> f32 {
     let length = |values: &mut dyn Iterator<Item = f32>| values.map(|v| v * v).sum::<f32>().sqrt();
     let mut difference = found.iter().zip(expected).map(|(a, b)| a - b);
@@ -163,10 +163,10 @@ fn rope_divisors_are_used() {
     assert!(max_difference(&scaled, &without) > 1e-3);
 }
 
-/// Over integers, activations are rounded to eight bits in groups of 32: a plain simulation of
-/// that on this model, written apart from the backend, is off by 2.1 %.
+/// Integer kernels round activations to eight bits in groups of 32. An independent simulation of
+/// this on the model has an error of 2.1 %.
 const FAST_Q8_0_ERROR: f32 = 0.03;
-/// Over floats only KV is rounded, to half precision.
+/// With float kernels only KV is rounded, to half precision.
 const FAST_F32_ERROR: f32 = 0.001;
 
 #[test]
@@ -186,9 +186,12 @@ fn q8_0_computes_with_stored_values() {
     assert_eq!(bits(&reference), bits(&expected));
 
     let error = |source| relative_error(&logits(source, Precision::Fast, &tokens), &reference);
-    for (source, most) in [(&q8_0, FAST_Q8_0_ERROR), (&as_f32, FAST_F32_ERROR)] {
+    for (source, max) in [(&q8_0, FAST_Q8_0_ERROR), (&as_f32, FAST_F32_ERROR)] {
         let found = error(source);
-        assert!(found > 0.0, "fast and reference are one path");
-        assert!(found <= most, "fast is off by {found}, more than {most}");
+        assert!(found > 0.0, "fast and reference use the same path");
+        assert!(
+            found <= max,
+            "the fast path is off by {found}, more than {max}"
+        );
     }
 }

@@ -10,7 +10,7 @@ use loquat_session::{
 use loquat_spec::Role;
 use loquat_testkit::goldens::{self, Arrays};
 
-/// The sums run in another order.
+/// Sums are computed in another order.
 const TOLERANCE: f32 = 2e-4;
 
 /// Every position's hidden state and logits.

@@ -104,9 +104,12 @@ fn failed_row_leaves_state_unchanged() {
         assert_eq!(broken, Err(SessionError::NotANumber), "{family}");
         assert_eq!(session.memory(), before, "{family}");
         let found = step(&mut *session, sequence, &[5], LAST).unwrap();
-        let whole: Vec<u32> = prompt.iter().copied().chain([5]).collect();
-        let expected = step(&mut *session, fresh, &whole, LAST).unwrap();
-        assert!(found == expected, "{family}: the broken row left a trace");
+        let tokens_and_next: Vec<u32> = prompt.iter().copied().chain([5]).collect();
+        let expected = step(&mut *session, fresh, &tokens_and_next, LAST).unwrap();
+        assert!(
+            found == expected,
+            "{family}: the broken row changed the state"
+        );
     }
 }
 

@@ -1,8 +1,8 @@
 //! Attention with grouped heads.
 //!
-//! Queries and keys pass norm and rope as heads of one array: decoding costs the number of
-//! operations more than their size. The rows of a batch are read together too, through a mask if
-//! they differ in length.
+//! Queries and keys go through norm and RoPE as heads of one array, because the cost of decoding
+//! depends on the number of operations more than on their size. The rows of a batch are processed
+//! together too, with a mask if they differ in length.
 
 mod heads;
 #[cfg(test)]
@@ -23,11 +23,11 @@ use crate::norm::{Norm, Rope};
 use crate::step::{Group, Step};
 
 use heads::HeadNorm;
-pub use heads::{from_heads, part, to_heads};
+pub use heads::{from_heads, slice_axis, to_heads};
 
 pub struct Attention {
     spec: Spec,
-    /// Queries, then keys, values and the gate as far as the layer has them.
+    /// Queries, then keys, values and the gate if the layer has them.
     inputs: JoinedLinear,
     /// `inputs` gives queries and keys as one array.
     paired: bool,
@@ -39,7 +39,7 @@ pub struct Attention {
     output: Linear,
 }
 
-/// What the input matrices gave, each [tokens, width].
+/// The outputs of the input matrices, each [tokens, width].
 struct Inputs {
     /// Queries, then keys if the layer has its own.
     queries_keys: Array,
@@ -56,15 +56,15 @@ struct Heads {
 impl Attention {
     pub fn load(loader: LayerLoader, spec: &Spec) -> Result<Self, OpenError> {
         let own = own_keys(spec);
-        let wanted = [
+        let optional = [
             (true, LayerRole::Query),
             (own, LayerRole::Key),
             (spec.kv == KvSource::Own, LayerRole::Value),
             (spec.output_gate, LayerRole::OutputGate),
         ];
-        let roles: Vec<LayerRole> = wanted
+        let roles: Vec<LayerRole> = optional
             .into_iter()
-            .filter_map(|(wanted, role)| wanted.then_some(role))
+            .filter_map(|(present, role)| present.then_some(role))
             .collect();
         let mut inputs = loader.joined(&roles)?;
         let (ops, dtype) = (loader.loader().ops, loader.loader().dtype);
@@ -93,7 +93,7 @@ impl Attention {
         let inputs = self.project(ops, x)?;
         let mut mixed = Vec::with_capacity(groups.len());
         for group in groups {
-            let heads = self.place(step, group, &inputs)?;
+            let heads = self.norm_and_rotate(step, group, &inputs)?;
             mixed.push(self.attend_group(step, layer, group, &heads)?);
         }
         let mixed = step.gather(mixed)?;
@@ -109,7 +109,7 @@ impl Attention {
     fn project(&self, ops: &Ops, x: &Array) -> Result<Inputs, MlxError> {
         let mut answers = self.inputs.apply(ops, x)?.into_iter();
         let mut next = || {
-            let missing = || MlxError("attention has fewer inputs than its kind".to_owned());
+            let missing = || MlxError("attention has too few inputs".to_owned());
             answers.next().ok_or_else(missing)
         };
         let mut queries_keys = next()?;
@@ -120,7 +120,7 @@ impl Attention {
             KvSource::Own => Some(next()?),
             KvSource::KeyIsValue => {
                 let start = self.spec.query_len();
-                Some(part(
+                Some(slice_axis(
                     ops,
                     &queries_keys,
                     1,
@@ -141,7 +141,12 @@ impl Attention {
     }
 
     /// Norms and rope.
-    fn place(&self, step: &mut Step, group: &Group, inputs: &Inputs) -> Result<Heads, MlxError> {
+    fn norm_and_rotate(
+        &self,
+        step: &mut Step,
+        group: &Group,
+        inputs: &Inputs,
+    ) -> Result<Heads, MlxError> {
         let (ops, spec) = (step.ops, &self.spec);
         let mut heads = step.group_part(group, &inputs.queries_keys)?;
         heads = to_heads(ops, group, &heads, spec.head_dim)?;
@@ -160,7 +165,7 @@ impl Attention {
         if let Some(norm) = after {
             heads = norm.apply(ops, group, &heads, spec.heads)?;
         }
-        let mut queries = part(ops, &heads, 1, 0..spec.heads)?;
+        let mut queries = slice_axis(ops, &heads, 1, 0..spec.heads)?;
         if let Some(temperature) = &spec.temperature
             && let Some(query_scale) = step.query_scale(group, temperature)?
         {
@@ -168,8 +173,8 @@ impl Attention {
         }
         let keys_values = match &inputs.values {
             Some(values) => {
-                let keys = part(ops, &heads, 1, spec.heads..spec.heads + spec.kv_heads)?;
-                Some((keys, self.place_values(step, group, values)?))
+                let keys = slice_axis(ops, &heads, 1, spec.heads..spec.heads + spec.kv_heads)?;
+                Some((keys, self.norm_values(step, group, values)?))
             }
             None => None,
         };
@@ -179,7 +184,7 @@ impl Attention {
         })
     }
 
-    fn place_values(&self, step: &Step, group: &Group, values: &Array) -> Result<Array, MlxError> {
+    fn norm_values(&self, step: &Step, group: &Group, values: &Array) -> Result<Array, MlxError> {
         let ops = step.ops;
         let values = step.group_part(group, values)?;
         let mut heads = to_heads(ops, group, &values, self.spec.value_dim)?;
@@ -193,7 +198,7 @@ impl Attention {
         }
     }
 
-    /// The group's tokens' mixed values, [tokens, heads * value_dim].
+    /// The attention output of the group's tokens, [tokens, heads * value_dim].
     fn attend_group(
         &self,
         step: &mut Step,
@@ -206,10 +211,10 @@ impl Attention {
         for kv_batch in group.kv_batches.clone() {
             let rows = step.kv_batches[kv_batch].rows.clone();
             let of_group = rows.start - group.rows.start..rows.end - group.rows.start;
-            let queries = part(ops, &heads.queries, 0, of_group.clone())?;
+            let queries = slice_axis(ops, &heads.queries, 0, of_group.clone())?;
             if let Some((keys, values)) = &heads.keys_values {
-                let keys = part(ops, keys, 0, of_group.clone())?;
-                let values = part(ops, values, 0, of_group)?;
+                let keys = slice_axis(ops, keys, 0, of_group.clone())?;
+                let values = slice_axis(ops, values, 0, of_group)?;
                 step.append(kv_batch, layer, &keys, Some(&values))?;
             }
             mixed.push(if step.kv_batches[kv_batch].is_aligned() {
@@ -221,8 +226,8 @@ impl Attention {
         from_heads(ops, &step.gather(mixed)?)
     }
 
-    /// The rows of a batch of unequal lengths, each with one token: all read up to the longest,
-    /// through a mask.
+    /// The rows of a batch of unequal lengths, each with one token: all attend up to the longest,
+    /// with a mask.
     fn attend_masked(
         &self,
         step: &mut Step,
@@ -235,7 +240,7 @@ impl Attention {
         let ends = step.rows[rows].iter().map(|row| row.start + 1);
         let longest = ends.max().unwrap_or(1);
         let mask = step.kv_batch_mask(kv_batch, longest, self.spec.reach)?;
-        let [keys, values] = self.seen(step, layer, kv_batch, 0..longest)?;
+        let [keys, values] = self.visible(step, layer, kv_batch, 0..longest)?;
         let inputs = [queries, &keys, &values];
         match &self.softcap {
             Some(cap) => self.attend_capped(ops, inputs, cap, Some(&mask)),
@@ -249,23 +254,23 @@ impl Attention {
     }
 
     /// A batch's keys and values at some positions.
-    fn seen(
+    fn visible(
         &self,
         step: &Step,
         layer: usize,
         kv_batch: usize,
-        places: Range<usize>,
+        positions: Range<usize>,
     ) -> Result<[Array; 2], MlxError> {
         let layer = match self.spec.kv {
             KvSource::Layer(source) => source,
             KvSource::Own | KvSource::KeyIsValue => layer,
         };
         let kv = step.kv_batches[kv_batch].kv_batch.layers[layer].get()?;
-        let none = || MlxError("a layer kept no values".to_owned());
+        let none = || MlxError("a layer has no cached values".to_owned());
         let values = kv.values.as_ref().ok_or_else(none)?;
         Ok([
-            part(step.ops, &kv.keys, 2, places.clone())?,
-            part(step.ops, values, 2, places)?,
+            slice_axis(step.ops, &kv.keys, 2, positions.clone())?,
+            slice_axis(step.ops, values, 2, positions)?,
         ])
     }
 
@@ -279,16 +284,18 @@ impl Attention {
     ) -> Result<Array, MlxError> {
         let ops = step.ops;
         let start = step.rows[step.kv_batches[kv_batch].rows.start].start;
-        let places = start..start + queries.dim(2) as usize;
-        let (seen, view) = see(self.spec.reach, places.clone());
+        let positions = start..start + queries.dim(2) as usize;
+        let (seen, view) = visible_keys(self.spec.reach, positions.clone());
         let mask = match view {
             View::Everything => None,
             // MLX's causal mask works only in its own attention.
             View::Causal if self.softcap.is_none() => None,
-            View::Causal => Some(step.mask(places.len(), seen.len(), seen.start, Reach::All)?),
-            View::Within(reach) => Some(step.mask(places.len(), seen.len(), seen.start, reach)?),
+            View::Causal => Some(step.mask(positions.len(), seen.len(), seen.start, Reach::All)?),
+            View::Within(reach) => {
+                Some(step.mask(positions.len(), seen.len(), seen.start, reach)?)
+            }
         };
-        let [keys, values] = self.seen(step, layer, kv_batch, seen)?;
+        let [keys, values] = self.visible(step, layer, kv_batch, seen)?;
         let inputs = [queries, &keys, &values];
         if let Some(cap) = &self.softcap {
             return self.attend_capped(ops, inputs, cap, mask.as_ref());
@@ -301,7 +308,7 @@ impl Attention {
         ops.attention(inputs, self.spec.scale, mask, self.sinks.as_ref())
     }
 
-    /// Step by step, since MLX's attention has no cap.
+    /// Computed in separate operations, because MLX's attention has no cap.
     fn attend_capped(
         &self,
         ops: &Ops,
@@ -328,7 +335,7 @@ impl Attention {
             scores = ops.concatenate(&[&scores, &sinks], 3)?;
         }
         let weights = ops.softmax(&scores, 3)?;
-        let weights = part(ops, &weights, 3, 0..seen as usize)?;
+        let weights = slice_axis(ops, &weights, 3, 0..seen as usize)?;
         let weights = ops.reshape(&weights, &[batch, kv_heads, rows, seen])?;
         let mixed = ops.matmul(&weights, values)?;
         ops.reshape(&mixed, &[batch, heads, tokens, values.dim(3)])
@@ -339,24 +346,24 @@ fn own_keys(spec: &Spec) -> bool {
     !matches!(spec.kv, KvSource::Layer(_))
 }
 
-/// Which of the seen keys each query sees.
+/// Which keys of a range each query attends to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 enum View {
     Everything,
-    /// Those not after itself.
+    /// The keys up to its own position.
     Causal,
-    /// Not all of these either.
+    /// Not all keys up to its own position.
     Within(Reach),
 }
 
-/// The keys that the queries at `places` see together, and each of them.
-fn see(reach: Reach, places: Range<usize>) -> (Range<usize>, View) {
-    let (start, last) = (places.start, places.end - 1);
+/// The range of keys for queries at `positions`, and which of them each query attends to.
+fn visible_keys(reach: Reach, positions: Range<usize>) -> (Range<usize>, View) {
+    let (start, last) = (positions.start, positions.end - 1);
     let first = reach.first_seen(start);
-    let view = match places.len() {
+    let view = match positions.len() {
         1 => View::Everything,
         _ if first == reach.first_seen(last) => View::Causal,
         _ => View::Within(reach),
     };
-    (first..places.end, view)
+    (first..positions.end, view)
 }

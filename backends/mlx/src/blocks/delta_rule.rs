@@ -3,8 +3,8 @@
 use loquat_session::OpenError;
 use loquat_spec::{Decay, DeltaOutputGate, DeltaRule as Spec, KeySharing, LayerRole as R};
 
-use super::memory::{Memory, Tokens};
-use super::recurrent::{Conv, ConvRoles, Finish, cut, put_states, rows_of, take_states};
+use super::linear_state::{LinearState, Tokens};
+use super::recurrent::{Conv, ConvRoles, Finish, put_states, rows_of, split_last, take_states};
 use crate::array::{Array, Fused, Ops, Type, Unary};
 use crate::error::MlxError;
 use crate::linear::{JoinedLinear, Linear};
@@ -12,19 +12,19 @@ use crate::loader::LayerLoader;
 use crate::norm::Norm;
 use crate::step::Step;
 
-/// Keeps queries and keys from being divided by nothing.
+/// Avoids division by zero for queries and keys.
 const UNIT_EPS: f32 = 1e-6;
 
-/// The only head size for which MLX has a kernel of the rule, and on Apple's GPUs alone: elsewhere
-/// its function is a graph of some thirty operations for every token.
+/// The only head size for which MLX has a kernel of the rule, and only on Apple's GPUs. On other
+/// devices its function is a graph of about thirty operations per token.
 const NATIVE_DIM: usize = 128;
 
 pub struct DeltaRule {
     spec: Spec,
-    /// Queries, keys and values, then gate, beta and decay, or what the last two's low-rank forms
-    /// begin with.
+    /// Queries, keys and values, then gate, beta and decay, or the first matrices of their low-rank
+    /// forms.
     inputs: JoinedLinear,
-    /// How many of the inputs' answers hold queries, keys and values.
+    /// How many outputs of `inputs` contain queries, keys and values.
     mixed_parts: usize,
     gate_up: Option<Linear>,
     decay_up: Option<Linear>,
@@ -32,7 +32,7 @@ pub struct DeltaRule {
     /// [heads, decays of a head] and [heads, 1].
     decay_bias: Array,
     decay_rate: Array,
-    /// Makes a head of queries or keys one long, [key dim].
+    /// Scales a head of queries or keys to unit length, [key dim].
     unit: Array,
     kernel: DeltaKernel,
     norm: Norm,
@@ -41,21 +41,21 @@ pub struct DeltaRule {
 
 enum DeltaKernel {
     Native,
-    Own(Memory),
+    Chunked(LinearState),
 }
 
 impl DeltaKernel {
     fn new(ops: &Ops, spec: &Spec) -> Result<Self, MlxError> {
-        let of_a_size = [spec.key_dim, spec.value_dim] == [NATIVE_DIM; 2];
+        let has_native_size = [spec.key_dim, spec.value_dim] == [NATIVE_DIM; 2];
         Ok(match spec.decay {
-            Decay::PerHead if cfg!(target_os = "macos") && of_a_size => Self::Native,
-            Decay::PerHead => Self::Own(Memory::new(ops, 1)?),
-            Decay::PerChannel { .. } => Self::Own(Memory::new(ops, spec.key_dim)?),
+            Decay::PerHead if cfg!(target_os = "macos") && has_native_size => Self::Native,
+            Decay::PerHead => Self::Chunked(LinearState::new(ops, 1)?),
+            Decay::PerChannel { .. } => Self::Chunked(LinearState::new(ops, spec.key_dim)?),
         })
     }
 }
 
-/// What reads the stream, and the second matrices of the gate and the decay.
+/// The roles that read the stream, and the second matrices of gate and decay.
 fn input_roles(spec: &Spec) -> ([R; 6], Option<R>, Option<R>) {
     let (gate, gate_up) = match spec.gate {
         DeltaOutputGate::Silu => (R::DeltaGate, None),
@@ -95,11 +95,11 @@ impl DeltaRule {
         let kernel = DeltaKernel::new(ops, spec)?;
         let unit = match kernel {
             DeltaKernel::Native => loader.loader().dtype,
-            DeltaKernel::Own(_) => Type::F32,
+            DeltaKernel::Chunked(_) => Type::F32,
         };
         let mut norm = loader.norm(R::DeltaNorm, &spec.norm)?;
-        // Queries are divided by the root of their length, and their answers with them, which a
-        // norm takes back but for this.
+        // Queries are divided by the square root of their length, which scales the outputs. The
+        // norm cancels that scale except in its epsilon.
         norm.eps *= spec.key_dim as f32;
         Ok(Self {
             spec: *spec,
@@ -124,42 +124,44 @@ impl DeltaRule {
     pub fn run(&self, step: &mut Step, layer: usize, x: &Array) -> Result<Array, MlxError> {
         let (ops, spec) = (step.ops, &self.spec);
         let [mixed, gate, beta, decay] = self.project(ops, x)?;
-        let mut answers = Vec::with_capacity(step.groups.len());
+        let mut outputs = Vec::with_capacity(step.groups.len());
         for group in step.groups {
             let mut states = take_states(step, group, layer)?;
             let mixed = rows_of(step, group, &mixed)?;
             let mixed = self.conv.run(ops, &mixed, &mut states.conv, Finish::Silu)?;
             let (beta, decay) = (rows_of(step, group, &beta)?, rows_of(step, group, &decay)?);
             let inputs = [&mixed, &beta, &decay];
-            let answer = match &self.kernel {
+            let output = match &self.kernel {
                 DeltaKernel::Native => self.native(ops, inputs, &mut states.memory)?,
-                DeltaKernel::Own(memory) => self.own(ops, memory, inputs, &mut states.memory)?,
+                DeltaKernel::Chunked(linear_state) => {
+                    self.chunked(ops, linear_state, inputs, &mut states.memory)?
+                }
             };
             let heads = [-1, spec.value_heads as i32, spec.value_dim as i32];
-            answers.push(ops.reshape(&answer, &heads)?);
+            outputs.push(ops.reshape(&output, &heads)?);
             put_states(step, group, layer, states)?;
         }
-        let answer = ops.astype(&step.gather(answers)?, step.dtype)?;
-        let answer = self.norm.apply(ops, &answer)?;
-        let answer = ops.reshape(&answer, &gate.shape())?;
+        let output = ops.astype(&step.gather(outputs)?, step.dtype)?;
+        let output = self.norm.apply(ops, &output)?;
+        let output = ops.reshape(&output, &gate.shape())?;
         let gated = match spec.gate {
             DeltaOutputGate::Silu => Fused::TimesSilu,
             DeltaOutputGate::LowRankSigmoid { .. } => Fused::TimesSigmoid,
         };
         self.output
-            .apply(ops, &ops.fused(gated, &[&answer, &gate])?)
+            .apply(ops, &ops.fused(gated, &[&output, &gate])?)
     }
 
-    /// Queries, keys and values side by side, the gate, beta before its sigmoid, and the
+    /// Queries, keys and values in one array, the gate, beta before its sigmoid, and the
     /// logarithms of the decays; each [tokens, ...].
     fn project(&self, ops: &Ops, x: &Array) -> Result<[Array; 4], MlxError> {
-        let answers = self.inputs.apply(ops, x)?;
-        let (mixed, rest) = answers.split_at(self.mixed_parts.min(answers.len()));
+        let outputs = self.inputs.apply(ops, x)?;
+        let (mixed, rest) = outputs.split_at(self.mixed_parts.min(outputs.len()));
         let [gate, beta, decay] = rest else {
-            return Err(MlxError("a delta rule without its six inputs".to_owned()));
+            return Err(MlxError("the delta rule needs six inputs".to_owned()));
         };
         let mixed = match mixed {
-            [whole] => whole.clone(),
+            [joined] => joined.clone(),
             parts => ops.concatenate(&parts.iter().collect::<Vec<_>>(), 1)?,
         };
         let raise = |narrow: &Array, up: &Option<Linear>| match up {
@@ -176,10 +178,10 @@ impl DeltaRule {
         Ok([mixed, gate, beta.clone(), decay])
     }
 
-    /// Queries and keys one long, and values, each [rows, tokens, heads, dim].
+    /// Unit-length queries and keys, and values, each [rows, tokens, heads, dim].
     fn heads(&self, ops: &Ops, mixed: &Array) -> Result<[Array; 3], MlxError> {
         let spec = &self.spec;
-        let [both, values] = cut(ops, mixed, [2 * spec.key_len(), spec.value_len()])?;
+        let [both, values] = split_last(ops, mixed, [2 * spec.key_len(), spec.value_len()])?;
         let heads = |of: &Array, dim: usize| {
             let dims = [of.dim(0), of.dim(1), -1, dim as i32];
             ops.reshape(of, &dims)
@@ -193,7 +195,7 @@ impl DeltaRule {
         Ok([queries, keys, heads(&values, spec.value_dim)?])
     }
 
-    /// The two dimensions of value heads, and what they are of keys.
+    /// The two dimensions of value heads, and the corresponding ones of key heads.
     fn sharing(&self) -> ([i32; 2], [i32; 2]) {
         let keys = self.spec.key_heads as i32;
         let times = self.spec.value_heads as i32 / keys;
@@ -203,11 +205,11 @@ impl DeltaRule {
         }
     }
 
-    /// The heads' answers. `mixed`, `beta` and `decay`: [rows, tokens, ...].
-    fn own(
+    /// The heads' outputs. `mixed`, `beta` and `decay`: [rows, tokens, ...].
+    fn chunked(
         &self,
         ops: &Ops,
-        memory: &Memory,
+        linear_state: &LinearState,
         [mixed, beta, decay]: [&Array; 3],
         state: &mut Option<Array>,
     ) -> Result<Array, MlxError> {
@@ -228,12 +230,12 @@ impl DeltaRule {
             Some(state) => Some(ops.reshape(&state, &[rows, outer, inner, value_dim, key_dim])?),
             None => None,
         };
-        let (answers, after) = memory.run(ops, &tokens, before)?;
+        let (outputs, after) = linear_state.run(ops, &tokens, before)?;
         *state = Some(ops.reshape(&after, &[rows, outer * inner, value_dim, key_dim])?);
-        Ok(answers)
+        Ok(outputs)
     }
 
-    /// The same by MLX's kernel, in the activations' type but for the memories.
+    /// Like [`Self::chunked`], with MLX's kernel, in the activations' type except for the states.
     fn native(
         &self,
         ops: &Ops,
@@ -243,7 +245,7 @@ impl DeltaRule {
         let mixed = ops.astype(mixed, self.unit.dtype())?;
         let [queries, keys, values] = self.heads(ops, &mixed)?;
         let each = |of: Array| match self.spec.sharing {
-            // As MLX has it.
+            // MLX's own order.
             KeySharing::Adjacent => Ok(of),
             KeySharing::Strided => {
                 let times = self.spec.value_heads / self.spec.key_heads;
@@ -253,9 +255,9 @@ impl DeltaRule {
         let inputs = [&each(queries)?, &each(keys)?, &values];
         let decay = ops.unary(Unary::Exp, decay)?;
         let beta = ops.unary(Unary::Sigmoid, beta)?;
-        let (answers, after) = ops.gated_delta(inputs, &decay, &beta, state.take().as_ref())?;
+        let (outputs, after) = ops.gated_delta(inputs, &decay, &beta, state.take().as_ref())?;
         *state = Some(after);
-        Ok(answers)
+        Ok(outputs)
     }
 }
 

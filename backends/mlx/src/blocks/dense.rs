@@ -22,7 +22,7 @@ impl Dense {
         Self::load_as(loader, spec, roles)
     }
 
-    /// Under other roles, as a shared expert has them.
+    /// Loads from other roles, such as those of a shared expert.
     pub fn load_as(
         loader: LayerLoader,
         spec: &DenseSpec,
@@ -74,9 +74,9 @@ impl Activate {
     }
 }
 
-/// An activation, and the numbers it goes by.
+/// An activation and its parameters.
 pub struct Function {
-    /// With a second input, where one kernel does both.
+    /// A fused kernel of the activation and the product with a second input, if there is one.
     times: Option<Fused>,
     alone: Option<Fused>,
     numbers: Vec<Array>,

@@ -1,4 +1,4 @@
-//! Experts: each token to a few of many feed-forwards, all chosen and computed on the device.
+//! Experts: each token uses a few of many feed-forwards, chosen and computed on the device.
 
 mod router;
 
@@ -51,7 +51,7 @@ impl Experts {
         })
     }
 
-    /// `stream` is what `x` was read from.
+    /// `stream` is the residual stream that `x` was computed from.
     pub fn run(&self, ops: &Ops, x: &Array, stream: &Array) -> Result<Array, MlxError> {
         let (chosen, weights) = self.router.choose(ops, x, stream)?;
         let (tokens, top_k, hidden) = (x.dim(0), self.top_k, x.dim(1));
@@ -61,39 +61,40 @@ impl Experts {
             let weights = ops.reshape(&weights, &[tokens, top_k, 1, 1])?;
             input = ops.multiply(&input, &weights)?;
         }
-        let answers = if tokens * top_k >= SORTED_FROM {
-            self.answers_sorted(ops, &input, &chosen)?
+        let outputs = if tokens * top_k >= SORTED_FROM {
+            self.sorted_outputs(ops, &input, &chosen)?
         } else {
             let unsorted = StackChoice {
                 matrices: &chosen,
                 sorted: false,
             };
-            self.answers(ops, &input, unsorted)?
+            self.outputs(ops, &input, unsorted)?
         };
-        let answers = ops.reshape(&answers, &[tokens, top_k, hidden])?;
+        let outputs = ops.reshape(&outputs, &[tokens, top_k, hidden])?;
         let shared = self.shared.as_ref().map(|shared| shared.run(ops, x));
         let shared = shared.transpose()?;
         if self.weigh_input {
-            return plain_sum(ops, &answers, shared.as_ref());
+            return plain_sum(ops, &outputs, shared.as_ref());
         }
         let weights = ops.reshape(&weights, &[tokens, 1, top_k])?;
-        weighted_sum(ops, &answers, &weights, shared.as_ref())
+        weighted_sum(ops, &outputs, &weights, shared.as_ref())
     }
 
     /// `input`: [tokens, 1 or top_k, 1, hidden] with a choice of [tokens, top_k], or
     /// [routes, 1, hidden] with [routes].
-    fn answers(&self, ops: &Ops, input: &Array, choice: StackChoice) -> Result<Array, MlxError> {
+    fn outputs(&self, ops: &Ops, input: &Array, choice: StackChoice) -> Result<Array, MlxError> {
         let inner = self.inner.apply(ops, input, choice)?;
         let activated = self.activate.run(ops, &inner)?;
         self.down.apply(ops, &activated, choice)
     }
 
-    /// The same with the work in the experts' order and the answers in the tokens'.
-    fn answers_sorted(&self, ops: &Ops, input: &Array, chosen: &Array) -> Result<Array, MlxError> {
+    /// Like [`Self::outputs`], but computed in the experts' order; outputs are in the tokens'
+    /// order.
+    fn sorted_outputs(&self, ops: &Ops, input: &Array, chosen: &Array) -> Result<Array, MlxError> {
         let chosen = ops.reshape(chosen, &[-1])?;
         let order = ops.argsort(&chosen, 0)?;
         let back = ops.argsort(&order, 0)?;
-        // Weighed inputs differ from expert to expert; others are the token's own.
+        // Weighted inputs differ per expert; otherwise all experts of a token share its input.
         let from = if self.weigh_input {
             order.clone()
         } else {
@@ -105,34 +106,34 @@ impl Experts {
             matrices: &ops.take_rows(&chosen, &order, 0)?,
             sorted: true,
         };
-        let answers = self.answers(ops, &input, ascending)?;
-        ops.take_rows(&answers, &back, 0)
+        let outputs = self.outputs(ops, &input, ascending)?;
+        ops.take_rows(&outputs, &back, 0)
     }
 }
 
-/// `answers`: [tokens, top_k, hidden], `weights`: [tokens, 1, top_k], `more`: [tokens, hidden].
+/// `outputs`: [tokens, top_k, hidden], `weights`: [tokens, 1, top_k], `more`: [tokens, hidden].
 fn weighted_sum(
     ops: &Ops,
-    answers: &Array,
+    outputs: &Array,
     weights: &Array,
     more: Option<&Array>,
 ) -> Result<Array, MlxError> {
-    let (tokens, hidden) = (answers.dim(0), answers.dim(2));
-    // A product of matrices is one operation, and sums in float32 whatever the type.
+    let (tokens, hidden) = (outputs.dim(0), outputs.dim(2));
+    // A matrix product is one operation and accumulates in float32 for every type.
     let sum = match more {
         Some(more) => {
             let more = ops.reshape(more, &[tokens, 1, hidden])?;
-            ops.addmm(&more, weights, answers)?
+            ops.addmm(&more, weights, outputs)?
         }
-        None => ops.matmul(weights, answers)?,
+        None => ops.matmul(weights, outputs)?,
     };
     ops.reshape(&sum, &[tokens, hidden])
 }
 
-fn plain_sum(ops: &Ops, answers: &Array, more: Option<&Array>) -> Result<Array, MlxError> {
-    let sum = match answers.dim(1) {
-        1 => ops.reshape(answers, &[answers.dim(0), answers.dim(2)])?,
-        _ => ops.reduce(Reduce::Sum, answers, 1, false)?,
+fn plain_sum(ops: &Ops, outputs: &Array, more: Option<&Array>) -> Result<Array, MlxError> {
+    let sum = match outputs.dim(1) {
+        1 => ops.reshape(outputs, &[outputs.dim(0), outputs.dim(2)])?,
+        _ => ops.reduce(Reduce::Sum, outputs, 1, false)?,
     };
     match more {
         Some(more) => ops.add(&sum, more),
@@ -140,7 +141,7 @@ fn plain_sum(ops: &Ops, answers: &Array, more: Option<&Array>) -> Result<Array, 
     }
 }
 
-/// The expert that every token goes to.
+/// The expert that every token uses.
 struct Shared {
     dense: Dense,
     router: Option<Linear>,

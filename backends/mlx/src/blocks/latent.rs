@@ -1,7 +1,7 @@
 //! Attention over one latent vector per token, all heads sharing it.
 //!
-//! In absorbed form: a head's key matrix works on its query and its value matrix on what the
-//! attention mixed, so that a token's latent and its rope key are all that is kept of it.
+//! In absorbed form: a head's key matrix is applied to its query and its value matrix to the
+//! attention output, so that only the latent and the RoPE key of a token are cached.
 
 #[cfg(test)]
 mod tests;
@@ -9,7 +9,7 @@ mod tests;
 use loquat_session::OpenError;
 use loquat_spec::{LatentAttention as Spec, LayerRole, Reach};
 
-use super::attention::{from_heads, part, to_heads};
+use super::attention::{from_heads, slice_axis, to_heads};
 use crate::array::{Array, Mask, Ops};
 use crate::error::MlxError;
 use crate::linear::{JoinedLinear, Linear, Stack};
@@ -19,7 +19,7 @@ use crate::step::{Group, Step};
 
 pub struct Latent {
     spec: Spec,
-    /// Queries or what they are made from, the latent, the rope key.
+    /// Queries or their low-rank form, the latent, and the RoPE key.
     inputs: JoinedLinear,
     query_up: Option<QueryUp>,
     latent_norm: Norm,
@@ -29,7 +29,7 @@ pub struct Latent {
     output: Linear,
 }
 
-/// From the vector of low rank to queries.
+/// Computes queries from their low-rank form.
 struct QueryUp {
     norm: Norm,
     linear: Linear,
@@ -66,7 +66,7 @@ impl Latent {
         let (ops, groups) = (step.ops, step.groups);
         let answers = self.inputs.apply(ops, x)?;
         let [query, latent, rope_key] = <[Array; 3]>::try_from(answers)
-            .map_err(|_| MlxError("latent attention has three inputs".to_owned()))?;
+            .map_err(|_| MlxError("latent attention needs three inputs".to_owned()))?;
         let query = match &self.query_up {
             Some(up) => up.linear.apply(ops, &up.norm.apply(ops, &query)?)?,
             None => query,
@@ -75,9 +75,9 @@ impl Latent {
         let mut mixed = Vec::with_capacity(groups.len());
         for group in groups {
             let queries = self.absorb(step, group, &query)?;
-            let latents = self.place(step, group, &latent, &rope_key)?;
+            let latents = self.cache_entries(step, group, &latent, &rope_key)?;
             let of_group = self.attend(step, layer, group, [&queries, &latents])?;
-            mixed.push(self.raise(ops, group, &of_group)?);
+            mixed.push(self.project_values(ops, group, &of_group)?);
         }
         self.output.apply(ops, &step.gather(mixed)?)
     }
@@ -87,15 +87,15 @@ impl Latent {
         let (ops, spec) = (step.ops, &self.spec);
         let query_dim = spec.nope_dim + spec.rope_dim;
         let query = to_heads(ops, group, &step.group_part(group, query)?, query_dim)?;
-        let plain = part(ops, &query, 3, 0..spec.nope_dim)?;
+        let plain = slice_axis(ops, &query, 3, 0..spec.nope_dim)?;
         let absorbed = self.key_absorb.apply_each(ops, &by_head(ops, &plain)?)?;
         let absorbed = by_row(ops, group, &absorbed)?;
-        let turned = part(ops, &query, 3, spec.nope_dim..query_dim)?;
-        ops.concatenate(&[&absorbed, &self.turn(ops, group, turned)?], 3)
+        let turned = slice_axis(ops, &query, 3, spec.nope_dim..query_dim)?;
+        ops.concatenate(&[&absorbed, &self.rotate(ops, group, turned)?], 3)
     }
 
-    /// What is kept of each token, [rows, 1, tokens, latent + rope].
-    fn place(
+    /// The cache entry of each token, [rows, 1, tokens, latent + rope].
+    fn cache_entries(
         &self,
         step: &Step,
         group: &Group,
@@ -115,17 +115,17 @@ impl Latent {
             &step.group_part(group, rope_key)?,
             spec.rope_dim,
         )?;
-        ops.concatenate(&[&latent, &self.turn(ops, group, rope_key)?], 3)
+        ops.concatenate(&[&latent, &self.rotate(ops, group, rope_key)?], 3)
     }
 
-    fn turn(&self, ops: &Ops, group: &Group, heads: Array) -> Result<Array, MlxError> {
+    fn rotate(&self, ops: &Ops, group: &Group, heads: Array) -> Result<Array, MlxError> {
         match &self.rope {
             Some(rope) => rope.rotate(ops, &heads, &group.offsets),
             None => Ok(heads),
         }
     }
 
-    /// Mixed latents, [rows, heads, tokens, latent].
+    /// The attention output in latent space, [rows, heads, tokens, latent].
     fn attend(
         &self,
         step: &mut Step,
@@ -142,28 +142,28 @@ impl Latent {
         for kv_batch in group.kv_batches.clone() {
             let rows = step.kv_batches[kv_batch].rows.clone();
             let of_group = rows.start - group.rows.start..rows.end - group.rows.start;
-            let latents = part(ops, latents, 0, of_group.clone())?;
+            let latents = slice_axis(ops, latents, 0, of_group.clone())?;
             step.append(kv_batch, layer, &latents, None)?;
             let ends = step.rows[rows.clone()].iter().map(|row| row.start);
             let end = ends.max().unwrap_or(0) + group.tokens;
-            let apart = if step.kv_batches[kv_batch].is_aligned() {
+            let row_mask = if step.kv_batches[kv_batch].is_aligned() {
                 None
             } else {
                 Some(step.kv_batch_mask(kv_batch, end, Reach::All)?)
             };
-            let mask = apart.as_ref().map_or(mask, Mask::Array);
+            let mask = row_mask.as_ref().map_or(mask, Mask::Array);
             let all = &step.kv_batches[kv_batch].kv_batch.layers[layer].get()?.keys;
-            let keys = part(ops, all, 2, 0..end)?;
-            let values = part(ops, &keys, 3, 0..self.spec.latent_dim)?;
-            let queries = part(ops, queries, 0, of_group)?;
+            let keys = slice_axis(ops, all, 2, 0..end)?;
+            let values = slice_axis(ops, &keys, 3, 0..self.spec.latent_dim)?;
+            let queries = slice_axis(ops, queries, 0, of_group)?;
             let inputs = [&queries, &keys, &values];
             mixed.push(ops.attention(inputs, self.spec.scale, mask, None)?);
         }
         step.gather(mixed)
     }
 
-    /// Each head's mixed latent to its value, [tokens, heads * value_dim].
-    fn raise(&self, ops: &Ops, group: &Group, mixed: &Array) -> Result<Array, MlxError> {
+    /// Applies each head's value matrix, [tokens, heads * value_dim].
+    fn project_values(&self, ops: &Ops, group: &Group, mixed: &Array) -> Result<Array, MlxError> {
         let values = self.value_up.apply_each(ops, &by_head(ops, mixed)?)?;
         from_heads(ops, &by_row(ops, group, &values)?)
     }
@@ -179,7 +179,7 @@ fn by_head(ops: &Ops, x: &Array) -> Result<Array, MlxError> {
     }
 }
 
-/// The other way.
+/// The inverse of [`by_head`].
 fn by_row(ops: &Ops, group: &Group, x: &Array) -> Result<Array, MlxError> {
     let (rows, tokens) = (group.rows.len() as i32, group.tokens as i32);
     let (heads, dim) = (x.dim(0), x.dim(2));

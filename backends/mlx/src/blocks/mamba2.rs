@@ -3,8 +3,8 @@
 use loquat_session::OpenError;
 use loquat_spec::{LayerRole as R, Mamba2 as Spec, MambaNorm};
 
-use super::memory::{Memory, Tokens};
-use super::recurrent::{Conv, ConvRoles, Finish, cut, put_states, rows_of, take_states};
+use super::linear_state::{LinearState, Tokens};
+use super::recurrent::{Conv, ConvRoles, Finish, put_states, rows_of, split_last, take_states};
 use crate::array::{Array, Fused, Ops};
 use crate::error::MlxError;
 use crate::linear::Linear;
@@ -16,17 +16,17 @@ pub struct Mamba2 {
     spec: Spec,
     /// Gate, x, B, C and step sizes.
     input: Linear,
-    /// Over x, B and C; it has their scales in it.
+    /// Over x, B and C; includes their scales.
     conv: Conv,
     steps: StepSizes,
-    memory: Memory,
+    linear_state: LinearState,
     /// For each head: [groups, heads of a group, 1].
     skip: Array,
     norm: Option<PartNorm>,
     output: Linear,
 }
 
-/// What makes a head's step size and its decay, each [heads] or [1].
+/// Parameters of a head's step size and decay, each [heads] or [1].
 struct StepSizes {
     scale: Array,
     bias: Array,
@@ -64,7 +64,7 @@ impl Mamba2 {
             input: loader.linear(R::MambaIn)?,
             conv: Conv::load(loader, &roles, scale)?,
             steps: StepSizes::load(loader, spec)?,
-            memory: Memory::new(ops, 1)?,
+            linear_state: LinearState::new(ops, 1)?,
             skip: ops.reshape(&skip, &[spec.groups as i32, of_group, 1])?,
             norm: PartNorm::load(loader, &spec.norm)?,
             output: loader.linear(R::MambaOut)?,
@@ -75,26 +75,26 @@ impl Mamba2 {
         let (ops, spec) = (step.ops, &self.spec);
         let projected = self.input.apply(ops, x)?;
         let lens = [spec.inner_len(), spec.conv_len(), spec.heads];
-        let [gate, mixed, sizes] = cut(ops, &projected, lens)?;
-        let [sizes, decays] = self.steps.make(ops, &sizes)?;
-        let mut answers = Vec::with_capacity(step.groups.len());
+        let [gate, mixed, sizes] = split_last(ops, &projected, lens)?;
+        let [sizes, decays] = self.steps.compute(ops, &sizes)?;
+        let mut outputs = Vec::with_capacity(step.groups.len());
         for group in step.groups {
             let mut states = take_states(step, group, layer)?;
             let mixed = rows_of(step, group, &mixed)?;
             let mixed = self.conv.run(ops, &mixed, &mut states.conv, Finish::Silu)?;
             let sizes = rows_of(step, group, &sizes)?;
             let decays = rows_of(step, group, &decays)?;
-            let answer = self.remember(ops, [&mixed, &sizes, &decays], &mut states.memory)?;
-            answers.push(ops.reshape(&answer, &[-1, lens[0] as i32])?);
+            let output = self.update_state(ops, [&mixed, &sizes, &decays], &mut states.memory)?;
+            outputs.push(ops.reshape(&output, &[-1, lens[0] as i32])?);
             put_states(step, group, layer, states)?;
         }
-        let answer = ops.astype(&step.gather(answers)?, step.dtype)?;
-        self.output.apply(ops, &self.finish(ops, answer, gate)?)
+        let output = ops.astype(&step.gather(outputs)?, step.dtype)?;
+        self.output.apply(ops, &self.finish(ops, output, gate)?)
     }
 
-    /// The heads' answers of [rows, tokens, groups, heads of a group, head dim]. `mixed`, `sizes`
+    /// The heads' outputs of [rows, tokens, groups, heads of a group, head dim]. `mixed`, `sizes`
     /// and `decays`: [rows, tokens, ...].
-    fn remember(
+    fn update_state(
         &self,
         ops: &Ops,
         [mixed, sizes, decays]: [&Array; 3],
@@ -105,7 +105,7 @@ impl Mamba2 {
         let (rows, tokens) = (mixed.dim(0), mixed.dim(1));
         let of_group = spec.heads as i32 / groups;
         let shared = spec.groups * spec.state;
-        let [x, b, c] = cut(ops, mixed, [spec.inner_len(), shared, shared])?;
+        let [x, b, c] = split_last(ops, mixed, [spec.inner_len(), shared, shared])?;
         let heads = |of: &Array, dim: i32| ops.reshape(of, &[rows, tokens, groups, -1, dim]);
         let x = heads(&x, head_dim)?;
         let tokens = Tokens {
@@ -119,23 +119,23 @@ impl Mamba2 {
             Some(memory) => Some(ops.reshape(&memory, &[rows, groups, of_group, head_dim, state])?),
             None => None,
         };
-        let (answers, after) = self.memory.run(ops, &tokens, before)?;
+        let (outputs, after) = self.linear_state.run(ops, &tokens, before)?;
         *memory = Some(ops.reshape(&after, &[rows, spec.heads as i32, head_dim, state])?);
-        ops.fused(Fused::SumOfProducts, &[&x, &self.skip, &answers])
+        ops.fused(Fused::SumOfProducts, &[&x, &self.skip, &outputs])
     }
 
-    /// Norm and gate, in their order.
-    fn finish(&self, ops: &Ops, answer: Array, gate: Array) -> Result<Array, MlxError> {
+    /// Applies norm and gate in the spec's order.
+    fn finish(&self, ops: &Ops, output: Array, gate: Array) -> Result<Array, MlxError> {
         let gate = if self.spec.scales[0] == 1.0 {
             gate
         } else {
             ops.scale(&gate, self.spec.scales[0])?
         };
-        let gated = |answer: &Array| ops.fused(Fused::TimesSilu, &[answer, &gate]);
+        let gated = |output: &Array| ops.fused(Fused::TimesSilu, &[output, &gate]);
         match &self.norm {
-            None => gated(&answer),
-            Some(norm) if norm.before_gate => gated(&norm.apply(ops, &answer)?),
-            Some(norm) => norm.apply(ops, &gated(&answer)?),
+            None => gated(&output),
+            Some(norm) if norm.before_gate => gated(&norm.apply(ops, &output)?),
+            Some(norm) => norm.apply(ops, &gated(&output)?),
         }
     }
 }
@@ -153,7 +153,7 @@ impl StepSizes {
     }
 
     /// Step sizes and the logarithms of decays, each [tokens, heads] as `raw`, float32.
-    fn make(&self, ops: &Ops, raw: &Array) -> Result<[Array; 2], MlxError> {
+    fn compute(&self, ops: &Ops, raw: &Array) -> Result<[Array; 2], MlxError> {
         let inputs = [raw, &self.scale, &self.bias, &self.low, &self.high];
         let sizes = ops.fused(Fused::StepSize, &inputs)?;
         let decays = ops.multiply(&sizes, &self.rate)?;
@@ -186,7 +186,7 @@ impl PartNorm {
         if self.parts == 1 {
             return self.norm.apply(ops, x);
         }
-        // MLX's norms have the same weights for all parts.
+        // MLX's norms use the same weights for all parts.
         let bare = Norm {
             kind: self.norm.kind,
             eps: self.norm.eps,

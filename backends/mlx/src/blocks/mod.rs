@@ -1,16 +1,15 @@
-//! The spec's block kinds on MLX: each file has a kind's weights, how they are loaded, and what
-//! they compute.
+//! The spec's block kinds on MLX: each file has the weights of a kind, their loading and their
+//! computation.
 //!
-//! A block takes what its branch read of the residual stream, [tokens, hidden], and gives its
-//! answer of the same shape.
+//! The input of a block is its branch's input, [tokens, hidden]; the output has the same shape.
 
 mod attention;
 mod delta_rule;
 mod dense;
 mod experts;
 mod latent;
+mod linear_state;
 mod mamba2;
-mod memory;
 mod per_layer;
 mod recurrent;
 mod short_conv;
@@ -70,7 +69,7 @@ impl Block {
         })
     }
 
-    /// `stream` is the residual stream that `x` was read from, which some routers read anew.
+    /// `stream` is the residual stream that `x` was computed from, which some routers read.
     pub fn run(
         &self,
         step: &mut Step,

@@ -1,4 +1,4 @@
-//! Inputs that every layer gets besides the stream, made from the token alone.
+//! Additional inputs of every layer, computed from the token alone.
 
 use loquat_session::OpenError;
 use loquat_spec::{Activation, LayerRole, PerLayerInputs as Spec, Role};
@@ -11,7 +11,7 @@ use crate::loader::{LayerLoader, Loader};
 use crate::norm::Norm;
 use crate::step::Step;
 
-/// What makes them, once for all layers.
+/// Computes them, once for all layers.
 pub struct PerLayerInputs {
     spec: Spec,
     /// Handles tokens that the table has no rows for.
@@ -24,7 +24,7 @@ pub struct PerLayerInputs {
 /// For tables that are shorter than the vocabulary: their last row, and a value for missing ones.
 struct Guard {
     last: Array,
-    nothing: Array,
+    missing: Array,
 }
 
 impl PerLayerInputs {
@@ -32,7 +32,7 @@ impl PerLayerInputs {
         let guard = if spec.vocab_size < vocab_size {
             Some(Guard {
                 last: loader.ops.upload_u32(&[spec.vocab_size as u32 - 1], &[1])?,
-                nothing: loader.ops.full(&[1], f32::NAN, loader.dtype)?,
+                missing: loader.ops.full(&[1], f32::NAN, loader.dtype)?,
             })
         } else {
             None
@@ -47,7 +47,13 @@ impl PerLayerInputs {
     }
 
     /// [tokens, layers, dim] from the embedded tokens `x`.
-    pub fn make(&self, ops: &Ops, x: &Array, ids: &Array, dtype: Type) -> Result<Array, MlxError> {
+    pub fn compute(
+        &self,
+        ops: &Ops,
+        x: &Array,
+        ids: &Array,
+        dtype: Type,
+    ) -> Result<Array, MlxError> {
         let projected = self.projection.apply(ops, x)?;
         let projected = ops.scale(&projected, self.spec.projection_scale)?;
         let dims = [x.dim(0), -1, self.spec.dim as i32];
@@ -60,13 +66,13 @@ impl PerLayerInputs {
 
     /// The tokens' rows of the table; NaN for tokens without one.
     fn rows(&self, ops: &Ops, ids: &Array, dtype: Type) -> Result<Array, MlxError> {
-        let Some(Guard { last, nothing }) = &self.guard else {
+        let Some(Guard { last, missing }) = &self.guard else {
             return self.embedding.rows(ops, ids, dtype);
         };
         let within = ops.binary(Binary::GreaterEqual, last, ids)?;
         let safe = ops.binary(Binary::Minimum, ids, last)?;
         let rows = self.embedding.rows(ops, &safe, dtype)?;
-        ops.select(&ops.reshape(&within, &[-1, 1])?, &rows, nothing)
+        ops.select(&ops.reshape(&within, &[-1, 1])?, &rows, missing)
     }
 }
 
@@ -96,7 +102,7 @@ impl PerLayerInput {
     pub fn run(&self, step: &mut Step, layer: usize, x: &Array) -> Result<Array, MlxError> {
         let ops = step.ops;
         let Some(all) = &step.per_layer else {
-            return Err(MlxError("a layer's own inputs were not made".to_owned()));
+            return Err(MlxError("the per-layer inputs are missing".to_owned()));
         };
         let (tokens, layer) = (x.dim(0), layer as i32);
         let own = ops.slice(all, &[0, layer, 0], &[tokens, layer + 1, self.dim])?;

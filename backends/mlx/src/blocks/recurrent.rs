@@ -13,29 +13,29 @@ use crate::kv::Recurrent;
 use crate::loader::LayerLoader;
 use crate::step::{Group, Step};
 
-/// A causal convolution, each channel by itself. Weights are float32, and so is the sum.
+/// A causal depthwise convolution. Weights and sums are float32.
 pub struct Conv {
-    /// A weight for each channel, from the oldest token to the newest.
+    /// The weights of each channel, from the oldest token to the newest.
     taps: Vec<Array>,
     bias: Option<Array>,
 }
 
-/// Where its weights are: channels of several roles one after another.
+/// The roles of its weights, whose channels are concatenated.
 pub struct ConvRoles<'a> {
     pub weights: &'a [LayerRole],
     pub bias: Option<LayerRole>,
     pub kernel: usize,
 }
 
-/// What is done to the sum.
+/// How the sum becomes the output.
 pub enum Finish<'a> {
     Silu,
-    /// Times this, [rows, tokens, channels], and of its type.
+    /// Multiplied by this, [rows, tokens, channels], and converted to its type.
     Times(&'a Array),
 }
 
 impl Conv {
-    /// `scale`: what a channel's input is to be multiplied by first.
+    /// `scale`: a factor for each channel's input.
     pub fn load(
         loader: LayerLoader,
         roles: &ConvRoles,
@@ -62,21 +62,21 @@ impl Conv {
     ) -> Result<Array, MlxError> {
         let (rows, tokens, channels) = (x.dim(0), x.dim(1), x.dim(2));
         let memory = self.taps.len() as i32 - 1;
-        let mut whole = x.clone();
+        let mut input = x.clone();
         if memory > 0 {
             let before = match past.take() {
                 Some(past) => past,
                 None => ops.full(&[rows, memory, channels], 0.0, x.dtype())?,
             };
-            whole = ops.concatenate(&[&before, x], 1)?;
+            input = ops.concatenate(&[&before, x], 1)?;
             let stop = [rows, tokens + memory, channels];
             // A copy, if a slice would keep a long prompt's inputs alive.
-            *past = Some(ops.contiguous(&ops.slice(&whole, &[0, tokens, 0], &stop)?)?);
+            *past = Some(ops.contiguous(&ops.slice(&input, &[0, tokens, 0], &stop)?)?);
         }
         let mut shifted = Vec::with_capacity(self.taps.len());
         for tap in 0..=memory {
             let stop = [rows, tap + tokens, channels];
-            shifted.push(ops.slice(&whole, &[0, tap, 0], &stop)?);
+            shifted.push(ops.slice(&input, &[0, tap, 0], &stop)?);
         }
         let products = shifted.iter().zip(&self.taps).flat_map(|(x, tap)| [x, tap]);
         let products = products.chain(&self.bias);
@@ -106,7 +106,7 @@ fn taps(
     (0..kernel).map(tap).collect()
 }
 
-/// The states of the group's rows, taken out, along the first dimension.
+/// Takes the states of the group's rows and concatenates them along the first dimension.
 pub fn take_states(step: &mut Step, group: &Group, layer: usize) -> Result<Recurrent, MlxError> {
     let rows = &mut step.rows[group.rows.clone()];
     let mut states: Vec<Recurrent> = rows
@@ -124,7 +124,7 @@ pub fn take_states(step: &mut Step, group: &Group, layer: usize) -> Result<Recur
     })
 }
 
-/// Gives each of the group's rows its part.
+/// Stores the states of the group's rows.
 pub fn put_states(
     step: &mut Step,
     group: &Group,
@@ -169,8 +169,8 @@ pub fn rows_of(step: &Step, group: &Group, x: &Array) -> Result<Array, MlxError>
     step.ops.reshape(&part, &dims)
 }
 
-/// Parts of the last dimension, one after another.
-pub fn cut<const N: usize>(
+/// Splits the last dimension into parts of these lengths.
+pub fn split_last<const N: usize>(
     ops: &Ops,
     from: &Array,
     lens: [usize; N],
@@ -187,5 +187,5 @@ pub fn cut<const N: usize>(
     let parts = parts.into_iter().collect::<Result<Vec<_>, _>>()?;
     parts
         .try_into()
-        .map_err(|_| MlxError("as many parts as lengths".to_owned()))
+        .map_err(|_| MlxError("wrong number of parts".to_owned()))
 }

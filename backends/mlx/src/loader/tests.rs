@@ -33,7 +33,7 @@ fn joined_matrices_equal_single_ones() {
     let weights = mixed();
     let loader = Loader::new(&ops, &weights, Type::F32, 8);
     let roles = [LayerRole::Query, LayerRole::Key, LayerRole::Value].map(layer);
-    // The norm's vector is as long as the queries', so it may stand for their bias.
+    // The norm's vector is as long as the queries, so it can be used as their bias.
     let bias = Some(layer(LayerRole::MixerPreNorm));
     for bias in [None, bias] {
         let joined = [(roles[0], bias), (roles[1], None), (roles[2], None)];
@@ -54,7 +54,7 @@ fn joined_matrices_equal_single_ones() {
 }
 
 #[test]
-fn neighbours_of_one_form_join() {
+fn adjacent_matrices_of_one_form_join() {
     let Some(ops) = testing::ops() else { return };
     let cases = [
         ([Dtype::Q4K, Dtype::Q4_0, Dtype::Q6K], vec![2, 1]),
@@ -156,7 +156,7 @@ fn activation_type_follows_the_checkpoint() {
         (Dtype::Mxfp4, Type::BF16, Type::BF16),
     ];
     for (dtype, own, under_scale) in cases {
-        // One small matrix of another type does not decide.
+        // One small matrix of another type does not change the result.
         let weights = testing::weights(ROWS, COLS, |role| match role {
             Role::Layer(_, LayerRole::Key) => Dtype::F32,
             _ => dtype,

@@ -1,5 +1,5 @@
-//! GGUF's blocks in MLX's layout, where both compute the same: each group of 32 values is
-//! `scale * code + bias`, or 4-bit floats times a power of two.
+//! Converts GGUF blocks to MLX's layout if both have the same arithmetic: each group of 32 values
+//! is `scale * code + bias`, or 4-bit floats times a power of two.
 
 use half::f16;
 use loquat_weights::Dtype;

@@ -6,7 +6,8 @@ use loquat_weights::{Dtype, Matrix, Storage};
 use super::blocks;
 use crate::array::{Packing, Type};
 
-/// What a kernel needs to know of a matrix; matrices of one form can be multiplied as one.
+/// The properties of a matrix that a kernel depends on; matrices of the same form can be multiplied
+/// as one.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Form {
     Plain(Type),
@@ -57,7 +58,7 @@ impl Form {
         }
     }
 
-    /// The one form that all can be stored in.
+    /// A form in which all can be stored.
     pub fn common<'a>(matrices: impl IntoIterator<Item = &'a Matrix>, dtype: Type) -> Self {
         let mut forms = matrices
             .into_iter()

@@ -64,18 +64,18 @@ fn stored_as(matrix: &Matrix, form: Form) -> String {
     let stored = name(form);
     match (matrix.storage(), form) {
         (Storage::Plain(tensor), Form::Plain(of)) if float_type(tensor.dtype) == Some(of) => {
-            "as it is".to_owned()
+            "unchanged".to_owned()
         }
         (_, Form::Plain(_)) => format!("{stored}, decoded"),
         (Storage::Mlx { scales, biases, .. }, Form::Affine { scales: of, .. }) => {
             let mut factors = [Some(scales), biases.as_ref()].into_iter().flatten();
             if factors.all(|tensor| float_type(tensor.dtype) == Some(of)) {
-                "as it is".to_owned()
+                "unchanged".to_owned()
             } else {
-                format!("as it is, scales in {}", of.name())
+                format!("unchanged, scales in {}", of.name())
             }
         }
-        (Storage::Mlx { .. }, _) => "as it is".to_owned(),
+        (Storage::Mlx { .. }, _) => "unchanged".to_owned(),
         _ => format!("{stored}, repacked"),
     }
 }

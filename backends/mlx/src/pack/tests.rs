@@ -21,7 +21,7 @@ fn upload(ops: &Ops, matrix: &Matrix, dtype: Type) -> UploadedMatrix {
     UploadedMatrix::upload(ops, form, &[matrix], &[matrix.rows()]).unwrap()
 }
 
-/// What the device makes of the matrix it was given.
+/// The values that the device decodes from the uploaded matrix.
 fn uploaded_values(ops: &Ops, matrix: &Matrix, dtype: Type) -> Vec<f32> {
     let ids = ops.arange(0, matrix.rows() as i32, Type::I32).unwrap();
     let table = upload(ops, matrix, dtype).table();
@@ -163,7 +163,7 @@ fn large_matrix_converts_on_many_threads() {
 #[test]
 fn report_lists_each_format() {
     let cases = [
-        (Dtype::BF16, Type::BF16, "as it is"),
+        (Dtype::BF16, Type::BF16, "unchanged"),
         (Dtype::BF16, Type::F32, "f32, decoded"),
         (Dtype::Q4K, Type::F16, "affine 4-bit g32, repacked"),
         (Dtype::Q5_1, Type::F16, "affine 5-bit g32, repacked"),
@@ -173,11 +173,11 @@ fn report_lists_each_format() {
     ];
     for (dtype, to, kept) in cases {
         let notes = report(&testing::weights(300, 256, |_| dtype), to);
-        let said: Vec<_> = notes
+        let texts: Vec<_> = notes
             .iter()
             .map(|note| (&*note.format, &*note.stored))
             .collect();
-        assert_eq!(said, [(dtype.name(), kept)]);
+        assert_eq!(texts, [(dtype.name(), kept)]);
     }
 }
 
@@ -197,8 +197,8 @@ fn report_names_rounded_scales() {
     let folder = goldens::fixtures().join("goldens-mlx/llama__affine4_g32");
     let source = goldens::source(&folder).unwrap();
     let cases = [
-        (Type::BF16, "as it is"),
-        (Type::F32, "as it is, scales in f32"),
+        (Type::BF16, "unchanged"),
+        (Type::F32, "unchanged, scales in f32"),
     ];
     for (dtype, kept) in cases {
         assert_eq!(report(&source.weights, dtype)[0].stored, kept);

@@ -1,4 +1,4 @@
-//! Sequences that step together give what each gives alone, while others join, wait or leave.
+//! Sequences give the same results in a batch as alone, while others join, wait or leave.
 
 use std::collections::BTreeMap;
 use std::thread;
@@ -46,9 +46,9 @@ struct Transcript {
 impl Transcript {
     /// Replaces the last token with another one.
     fn replace_last(&mut self) {
-        let place = self.tokens.len() - 1;
+        let last = self.tokens.len() - 1;
         self.tokens[place] = (self.tokens[place] + 1) % VOCAB;
-        self.emitted.retain(|emitted| *emitted < place);
+        self.emitted.retain(|emitted| *emitted < last);
     }
 
     /// Feeds the tokens to a fresh session that emits logits, so that it computes no step ahead,
@@ -169,16 +169,20 @@ impl BatchHarness {
         transcript.alone(self.family)
     }
 
-    /// Compares logits at the end, since some models repeat themselves whatever their state.
+    /// Compares logits at the end, because some models repeat themselves in every state.
     fn finish(mut self) {
-        /// Sums of float32 in another order, as in the contract's tests.
+        /// The tolerance for float32 sums in another order, as in the contract's tests.
         const SUMMATION: f32 = 1e-4;
         let ids = Vec::from_iter(self.transcripts.keys().copied());
         let output = self.step(&ids, LOGITS);
         for (row, id) in ids.into_iter().enumerate() {
             for (alone, own) in self.release(id).iter().zip(output.logits(row, 0)) {
-                let apart = (alone - own).abs();
-                assert!(apart < SUMMATION, "{}, {id:?}: {apart}", self.family);
+                let difference = (alone - own).abs();
+                assert!(
+                    difference < SUMMATION,
+                    "{}, {id:?}: {difference}",
+                    self.family
+                );
             }
         }
     }

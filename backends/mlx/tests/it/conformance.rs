@@ -1,4 +1,4 @@
-//! The session contract and the references' logits, judged on every block kind.
+//! Checks the session contract and reference logits for every block kind.
 
 use std::path::{Path, PathBuf};
 
@@ -10,7 +10,7 @@ use loquat_testkit::goldens;
 /// Sums of float32 in another order: MLX's kernels take other shapes for one token than for many,
 /// so a session does not promise equal bits.
 const SUMMATION: f32 = 1e-4;
-/// What was rounded for MLX is judged by MLX's own results, whose summation differs by device.
+/// Quantized checkpoints are compared with MLX's results, whose summation order differs by device.
 const QUANTIZED: f32 = 1e-3;
 
 fn open(
@@ -26,14 +26,14 @@ fn open(
     MlxBackend::AUTO.open(source, &options, &mut |_| {})
 }
 
-/// Runs `judged` on every folder and names all that fail, so that one run shows the whole.
-fn each(folders: Vec<PathBuf>, judged: impl Fn(&Path) -> Vec<String>) {
+/// Runs `check` on every folder and reports all failures of the run.
+fn each(folders: Vec<PathBuf>, check: impl Fn(&Path) -> Vec<String>) {
     assert!(!folders.is_empty());
     let failures: Vec<String> = folders
         .iter()
         .flat_map(|folder| {
             let name = folder.file_name().unwrap().to_string_lossy().into_owned();
-            let failures = judged(folder).into_iter();
+            let failures = check(folder).into_iter();
             failures.map(move |failure| format!("{name}, {failure}"))
         })
         .collect();
@@ -54,14 +54,14 @@ fn contract(folder: &Path, precision: Precision, tolerance: f32) -> Vec<String> 
     failures.collect()
 }
 
-/// How far prompts `a` and `b` are from their references, where that is too far.
+/// The differences of prompts `a` and `b` from their references that exceed the tolerance.
 fn references(folder: &Path, precision: Precision, suffix: &str, tolerance: f32) -> Vec<String> {
     let arrays = goldens::Arrays::open(folder).unwrap();
     let prompts = ["a", "b"].into_iter();
     let failures = prompts.filter_map(|prompt| {
         let tokens = arrays.tokens(&format!("prompt_{prompt}"));
         let logits = arrays.floats(&format!("logits_{prompt}{suffix}"));
-        // Some ropes go by the context, as the reference does by what it reads.
+        // Some RoPE variants depend on the context; the reference uses its input length.
         let open = |options: &SessionOptions| {
             let options = SessionOptions {
                 context: Some(tokens.len()),
@@ -105,9 +105,9 @@ fn every_family_keeps_the_contract() {
     });
 }
 
-/// One of each kind of block, in the types that people run: on a GPU the checkpoints' own bf16, of
-/// which two numbers next to each other differ by 1/128 of their size; logits here reach about 4,
-/// after some ten roundings. MLX's CPU runs float32 whatever is asked.
+/// One family for each kind of block, in the default types: on a GPU the checkpoint's bf16, whose
+/// adjacent numbers differ by 1/128 of their value. Logits reach about 4 here, after about ten
+/// roundings. MLX's CPU always uses float32.
 #[test]
 fn rounded_activations_keep_the_contract() {
     const ROUNDED: f32 = 0.25;
@@ -139,11 +139,15 @@ fn quantized_checkpoints_keep_the_contract() {
         "mxfp8",
         "nvfp4",
     ];
-    let wanted = |folder: &PathBuf| {
+    let is_selected = |folder: &PathBuf| {
         let name = folder.file_name().unwrap().to_string_lossy();
         modes.iter().any(|mode| name == format!("llama__{mode}")) || name.starts_with("qwen3_moe__")
     };
-    let folders = goldens::mlx().unwrap().into_iter().filter(wanted).collect();
+    let folders = goldens::mlx()
+        .unwrap()
+        .into_iter()
+        .filter(is_selected)
+        .collect();
     each(folders, |folder| {
         contract(folder, Precision::Reference, SUMMATION)
     });

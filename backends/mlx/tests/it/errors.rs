@@ -27,7 +27,7 @@ fn small_budget_is_refused_with_numbers() {
         };
         let refused = MlxBackend::AUTO.plan(&source, &options(1000)).err();
         let Some(OpenError::OutOfMemory {
-            wanted,
+            required,
             bound: MemoryBound::Budget,
             available: 1000,
             ..
@@ -35,8 +35,8 @@ fn small_budget_is_refused_with_numbers() {
         else {
             panic!("{family}: {refused:?}");
         };
-        assert!(MlxBackend::AUTO.plan(&source, &options(wanted)).is_ok());
-        let refused = MlxBackend::AUTO.open(source, &options(wanted - 1), &mut |_| {});
+        assert!(MlxBackend::AUTO.plan(&source, &options(required)).is_ok());
+        let refused = MlxBackend::AUTO.open(source, &options(required - 1), &mut |_| {});
         assert!(matches!(refused.err(), Some(OpenError::OutOfMemory { .. })));
     }
 }
@@ -122,7 +122,7 @@ fn sequence_of_another_model_is_not_imported() {
     let bytes = session.export(sequence).unwrap();
     assert!(
         open(&llama).import(&bytes).is_ok(),
-        "its own, empty as it is"
+        "its own sequence, although empty"
     );
     // The same shape with other weights.
     let tuned = altered_llama(|weights| {

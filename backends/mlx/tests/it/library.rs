@@ -1,7 +1,7 @@
 //! A missing or damaged library is a named error.
 //!
-//! Libraries are searched beside the program, so each case runs this program again, linked into a
-//! folder with that case's libraries.
+//! Libraries are searched next to the program, so each case runs a hard link of this program in a
+//! folder with the libraries of the case.
 
 use std::fs;
 use std::os::unix::fs::symlink;
@@ -12,7 +12,7 @@ use loquat_mlx::MlxBackend;
 use loquat_session::{Backend, OpenError, Probe, SessionOptions};
 use loquat_testkit::goldens;
 
-/// As the build made and found them.
+/// The libraries of the build.
 const SHIM: &str = env!("LOQUAT_MLX_SHIM");
 const LIBRARY: &str = env!("LOQUAT_MLX_LIBRARY");
 
@@ -38,22 +38,22 @@ const CASES: &[Case] = &[
         expected: "",
     },
     Case {
-        name: "shim of no bytes",
+        name: "empty shim",
         prepare: |folder| copy_shim(folder, Vec::clear),
         expected: "is damaged: it has only 0 bytes",
     },
     Case {
-        name: "shim cut short",
+        name: "truncated shim",
         prepare: |folder| copy_shim(folder, |bytes| bytes.truncate(bytes.len() / 2)),
         expected: "is damaged",
     },
     Case {
-        name: "shim of rubbish",
+        name: "shim with random content",
         prepare: |folder| copy_shim(folder, |bytes| bytes.fill(0xa5)),
         expected: "is damaged: it is not a shared library of this system",
     },
     Case {
-        name: "shim with a rubbish header",
+        name: "shim with a damaged header",
         prepare: |folder| copy_shim(folder, |bytes| bytes[16..64].fill(0xa5)),
         expected: "is damaged",
     },
@@ -66,12 +66,12 @@ const CASES: &[Case] = &[
         expected: "cannot be loaded",
     },
     Case {
-        name: "MLX is nowhere",
+        name: "MLX is missing",
         prepare: |folder| copy_shim(folder, |bytes| erase_library_path(bytes)),
         expected: "cannot be loaded: libmlx.so",
     },
     Case {
-        name: "MLX cut short",
+        name: "truncated MLX",
         prepare: |folder| {
             copy_shim(folder, |_| {});
             let library = fs::read(LIBRARY).unwrap();
@@ -80,7 +80,7 @@ const CASES: &[Case] = &[
         expected: "libmlx.so is damaged",
     },
     Case {
-        name: "MLX of rubbish",
+        name: "MLX with random content",
         prepare: |folder| {
             copy_shim(folder, |_| {});
             fs::write(folder.join("libmlx.so"), [0xa5; 4096]).unwrap();
@@ -113,15 +113,15 @@ fn copy_shim(folder: &Path, alter: fn(&mut Vec<u8>)) {
 fn erase_library_path(shim: &mut [u8]) {
     let known = Path::new(LIBRARY).parent().unwrap();
     let known = known.as_os_str().as_encoded_bytes();
-    let places: Vec<usize> = shim
+    let offsets: Vec<usize> = shim
         .windows(known.len())
         .enumerate()
         .filter(|(_, window)| *window == known)
-        .map(|(place, _)| place)
+        .map(|(index, _)| index)
         .collect();
-    assert!(!places.is_empty());
-    for place in places {
-        shim[place..place + known.len()].fill(b'x');
+    assert!(!offsets.is_empty());
+    for offset in offsets {
+        shim[offset..offset + known.len()].fill(b'x');
     }
 }
 

@@ -251,7 +251,7 @@ fn invalid_synthetic_models_are_refused() {
         (&["--save", gguf], ["--synthetic", "required"]),
         (
             &["--synthetic", "llama-tiny:mlx4", "--save", gguf],
-            ["cannot hold `mlx4`", "q4_k_m"],
+            ["does not support `mlx4`", "q4_k_m"],
         ),
         (
             &["--synthetic", "llama-tiny", "--save", gguf, "--json"],

@@ -1,4 +1,4 @@
-//! One automaton of all terminals, to find where one ends and could continue.
+//! One automaton of all terminals, to find terminals that could end or continue at the same point.
 
 use std::cell::Cell;
 use std::collections::{BTreeSet, HashMap};
@@ -9,9 +9,9 @@ use super::tree::{Id, Node, Tree};
 /// A set of characters that the grammar distinguishes, by number.
 pub(super) type Letters = BTreeSet<u32>;
 
-/// Numbers for the stretches of characters between all borders that the grammar mentions.
+/// Numbers the ranges of characters between all boundaries in the grammar.
 pub(super) struct Alphabet {
-    /// The first character of each stretch.
+    /// The first character of each range.
     borders: Vec<u32>,
 }
 
@@ -52,7 +52,7 @@ impl Alphabet {
 }
 
 /// Longer repetitions count as unbounded, which may only split a terminal unnecessarily.
-const LONGEST_REPEAT: u32 = 32;
+const MAX_REPEAT: u32 = 32;
 
 /// The work limit. A grammar that needs more keeps the terminals found by then.
 pub(super) struct Budget(Cell<usize>);
@@ -157,21 +157,21 @@ impl<'a> Automaton<'a> {
                 let parts = parts.iter().map(|part| self.fragment(*part));
                 parts.fold(Fragment::default(), either)
             }
-            Node::Repeat { what, least, most } => self.repeat(*what, *least, *most),
+            Node::Repeat { what, min, max } => self.repeat(*what, *min, *max),
         }
     }
 
-    fn repeat(&mut self, what: Id, least: u32, most: Option<u32>) -> Fragment {
-        let most = most.filter(|most| *most <= LONGEST_REPEAT);
-        let least = least.min(LONGEST_REPEAT);
+    fn repeat(&mut self, what: Id, min: u32, max: Option<u32>) -> Fragment {
+        let max = max.filter(|max| *max <= MAX_REPEAT);
+        let min = min.min(MAX_REPEAT);
         let mut all = empty();
-        for _ in 0..least {
+        for _ in 0..min {
             let next = self.fragment(what);
             all = self.then(all, next);
         }
-        match most {
-            Some(most) => {
-                for _ in least..most {
+        match max {
+            Some(max) => {
+                for _ in min..max {
                     let next = either(self.fragment(what), empty());
                     all = self.then(all, next);
                 }
@@ -228,7 +228,7 @@ impl<'a> Automaton<'a> {
     }
 
     /// The terminals that could continue where one ends, with a character that may also follow it:
-    /// the lexer would consume it.
+    /// the lexer would consume that character.
     pub(super) fn conflicts(&self, follow: &HashMap<Id, Letters>) -> BTreeSet<Id> {
         let mut conflicts = BTreeSet::new();
         let start = self.terminals.values().flat_map(|fragment| &fragment.first);

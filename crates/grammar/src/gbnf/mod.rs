@@ -36,8 +36,8 @@ enum Expression {
     Choice(Vec<Expression>),
     Repeat {
         what: Box<Expression>,
-        least: u32,
-        most: Option<u32>,
+        min: u32,
+        max: Option<u32>,
     },
 }
 

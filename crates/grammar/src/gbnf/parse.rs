@@ -1,15 +1,15 @@
-//! Reads the notation: `name ::= …`, alternation, groups, repetition, strings and classes.
+//! Parses the notation: `name ::= …`, alternation, groups, repetition, strings and classes.
 
 use std::collections::HashMap;
 
 use super::{Class, Expression, Grammar};
 use crate::{GrammarError, Result};
 
-/// Groups within groups; reading them recurses.
-const DEEPEST: usize = 100;
+/// The nesting limit of groups, which are parsed recursively.
+const MAX_DEPTH: usize = 100;
 
-/// Rules, and so the depth to which they refer to each other.
-const MOST_RULES: usize = 5000;
+/// The limit of rules, and so of the depth of references.
+const MAX_RULES: usize = 5000;
 
 pub(super) fn parse(text: &str) -> Result<Grammar> {
     let mut parser = Parser {
@@ -62,12 +62,12 @@ impl<'a> Parser<'a> {
             self.space(Breaks::Space);
         }
         let root = self.names.get("root").copied();
-        let root = root.ok_or_else(|| self.position.error("there is no rule `root`"))?;
+        let root = root.ok_or_else(|| self.position.error("the rule `root` is missing"))?;
         let names: HashMap<usize, &str> = self.names.iter().map(|(name, n)| (*n, *name)).collect();
         let rules = std::mem::take(&mut self.rules).into_iter().enumerate();
         let rules = rules.map(|(number, (position, rule))| {
             let name = names.get(&number).copied().unwrap_or_default();
-            rule.ok_or_else(|| position.error(format!("there is no rule `{name}`")))
+            rule.ok_or_else(|| position.error(format!("the rule `{name}` is not defined")))
         });
         let rules = rules.collect::<Result<Vec<_>>>()?;
         Ok(Grammar { rules, root })
@@ -87,14 +87,12 @@ impl<'a> Parser<'a> {
         let expression = self.choice(Breaks::End)?;
         let slot = &mut self.rules[number].1;
         if slot.is_some() {
-            return Err(position.error(format!("there are two rules `{name}`")));
+            return Err(position.error(format!("the rule `{name}` is defined twice")));
         }
         *slot = Some(expression);
         match self.peek() {
             None | Some('\n') => Ok(()),
-            Some(other) => Err(self
-                .position
-                .error(format!("`{other}` is not expected here"))),
+            Some(other) => Err(self.position.error(format!("unexpected `{other}`"))),
         }
     }
 
@@ -104,8 +102,8 @@ impl<'a> Parser<'a> {
         if number == next {
             self.rules.push((position, None));
         }
-        if next >= MOST_RULES {
-            Err(position.error(format!("there are more than {MOST_RULES} rules")))
+        if next >= MAX_RULES {
+            Err(position.error(format!("there are more than {MAX_RULES} rules")))
         } else {
             Ok(number)
         }
@@ -177,8 +175,10 @@ impl<'a> Parser<'a> {
         let position = self.position;
         self.take("(");
         self.depth += 1;
-        if self.depth > DEEPEST {
-            return Err(position.error(format!("groups are nested more than {DEEPEST} deep")));
+        if self.depth > MAX_DEPTH {
+            return Err(position.error(format!(
+                "groups are nested more than {MAX_DEPTH} levels deep"
+            )));
         }
         let inner = self.choice(Breaks::Space)?;
         self.space(Breaks::Space);
@@ -186,12 +186,12 @@ impl<'a> Parser<'a> {
         if self.take(")") {
             Ok(inner)
         } else {
-            Err(position.error("this `(` is not closed"))
+            Err(position.error("unclosed `(`"))
         }
     }
 
     fn repeated(&mut self, what: Expression) -> Result<Expression> {
-        let (least, most) = match self.peek() {
+        let (min, max) = match self.peek() {
             Some('*') => (0, None),
             Some('+') => (1, None),
             Some('?') => (0, Some(1)),
@@ -201,25 +201,27 @@ impl<'a> Parser<'a> {
         self.advance(1);
         Ok(Expression::Repeat {
             what: Box::new(what),
-            least,
-            most,
+            min,
+            max,
         })
     }
 
     /// `{3}`, `{3,}` or `{3,5}` up to its closing brace.
     fn bounds(&mut self) -> Result<(u32, Option<u32>)> {
         let position = self.position;
-        let wrong = || position.error("a repetition is written `{3}`, `{3,}` or `{3,5}`");
-        let end = self.rest.find('}').ok_or_else(wrong)?;
+        let invalid = || position.error("a repetition is written `{3}`, `{3,}` or `{3,5}`");
+        let end = self.rest.find('}').ok_or_else(invalid)?;
         let inside = &self.rest[1..end];
-        let count = |text: &str| text.trim().parse::<u32>().map_err(|_| wrong());
+        let count = |text: &str| text.trim().parse::<u32>().map_err(|_| invalid());
         let bounds = match inside.split_once(',') {
             None => (count(inside)?, Some(count(inside)?)),
-            Some((least, most)) if most.trim().is_empty() => (count(least)?, None),
-            Some((least, most)) => (count(least)?, Some(count(most)?)),
+            Some((min, max)) if max.trim().is_empty() => (count(min)?, None),
+            Some((min, max)) => (count(min)?, Some(count(max)?)),
         };
-        if bounds.1.is_some_and(|most| most < bounds.0) {
-            return Err(position.error("a repetition's second number must not be below its first"));
+        if bounds.1.is_some_and(|max| max < bounds.0) {
+            return Err(
+                position.error("the second number of a repetition must not be below the first")
+            );
         }
         self.advance(inside.chars().count() + 1);
         Ok(bounds)
@@ -231,7 +233,7 @@ impl<'a> Parser<'a> {
         let mut text = String::new();
         loop {
             match self.peek() {
-                None | Some('\n') => return Err(position.error("this string is not closed")),
+                None | Some('\n') => return Err(position.error("unclosed string")),
                 Some('"') => break,
                 Some(_) => text.push(self.character()?),
             }
@@ -247,14 +249,14 @@ impl<'a> Parser<'a> {
         let mut ranges = Vec::new();
         loop {
             match self.peek() {
-                None | Some('\n') => return Err(position.error("this `[` is not closed")),
+                None | Some('\n') => return Err(position.error("unclosed `[`")),
                 Some(']') => break,
                 Some(_) => ranges.push(self.range()?),
             }
         }
         self.take("]");
         if ranges.is_empty() && !negated {
-            Err(position.error("this class has no character"))
+            Err(position.error("empty character class"))
         } else {
             Ok(Class { negated, ranges })
         }
@@ -269,13 +271,13 @@ impl<'a> Parser<'a> {
         }
         self.take("-");
         match self.peek() {
-            None | Some('\n') => Err(position.error("this range has no end")),
+            None | Some('\n') => Err(position.error("the range has no end")),
             Some(_) => {
                 let last = self.character()?;
                 if first <= last {
                     Ok((first, last))
                 } else {
-                    Err(position.error("this range ends before it starts"))
+                    Err(position.error("the range ends before it starts"))
                 }
             }
         }
@@ -300,23 +302,24 @@ impl<'a> Parser<'a> {
             Some('U') => self.code(8, position),
             Some(c @ ('\\' | '"' | '[' | ']' | '-' | '^')) => Ok(c),
             Some(other) => Err(position.error(format!("`\\{other}` is not an escape"))),
-            None => Err(position.error("a backslash must escape something")),
+            None => Err(position.error("expected a character after the backslash")),
         }
     }
 
     fn code(&mut self, digits: usize, position: Position) -> Result<char> {
-        let wrong = || position.error(format!("{digits} digits of a character's code must follow"));
-        let text = self.rest.get(..digits).ok_or_else(wrong)?;
-        let code = u32::from_str_radix(text, 16).map_err(|_| wrong())?;
+        let invalid = || position.error(format!("expected {digits} hexadecimal digits"));
+        let text = self.rest.get(..digits).ok_or_else(invalid)?;
+        let code = u32::from_str_radix(text, 16).map_err(|_| invalid())?;
         self.advance(digits);
-        char::from_u32(code).ok_or_else(|| position.error(format!("no character has code {text}")))
+        char::from_u32(code)
+            .ok_or_else(|| position.error(format!("{text} is not a character code")))
     }
 
     fn name(&mut self) -> Result<&'a str> {
         let end = self.rest.find(|c| !is_name(c)).unwrap_or(self.rest.len());
         let name = &self.rest[..end];
         if name.is_empty() {
-            return Err(self.position.error("a rule's name is expected here"));
+            return Err(self.position.error("expected the name of a rule"));
         }
         self.advance(name.chars().count());
         Ok(name)
@@ -378,20 +381,20 @@ mod tests {
     #[test]
     fn errors_have_line_and_column() {
         let cases = [
-            ("", 1, 1, "no rule `root`"),
-            ("root ::= item\n", 1, 10, "no rule `item`"),
+            ("", 1, 1, "`root` is missing"),
+            ("root ::= item\n", 1, 10, "`item` is not defined"),
             ("root = \"a\"", 1, 6, "`::=`"),
-            ("root ::= \"a\nb\"", 1, 10, "not closed"),
+            ("root ::= \"a\nb\"", 1, 10, "unclosed string"),
             ("root ::= [a-", 1, 11, "no end"),
-            ("root ::= [a", 1, 10, "not closed"),
+            ("root ::= [a", 1, 10, "unclosed `[`"),
             ("root ::= [z-a]", 1, 11, "ends before"),
-            ("root ::= []", 1, 10, "no character"),
-            ("root ::= (\"a\"", 1, 10, "not closed"),
-            ("root ::= \"a\"\nroot ::= \"b\"", 2, 1, "two rules"),
+            ("root ::= []", 1, 10, "empty character class"),
+            ("root ::= (\"a\"", 1, 10, "unclosed `(`"),
+            ("root ::= \"a\"\nroot ::= \"b\"", 2, 1, "defined twice"),
             ("root ::= \"\\q\"", 1, 11, "not an escape"),
-            ("root ::= \"\\xg0\"", 1, 11, "2 digits"),
+            ("root ::= \"\\xg0\"", 1, 11, "2 hexadecimal digits"),
             ("root ::= \"\\uD800\"", 1, 11, "D800"),
-            ("root ::= \"a\"{3,2}", 1, 13, "below its first"),
+            ("root ::= \"a\"{3,2}", 1, 13, "below the first"),
             ("root ::= \"a\"{x}", 1, 13, "written"),
             ("root ::= \"a\" )", 1, 14, "`)`"),
             ("root ::= \"é\" $", 1, 14, "`$`"),

@@ -136,9 +136,9 @@ impl<'a> Follow<'a> {
                 }
                 all
             }
-            Node::Repeat { what, least, .. } => {
+            Node::Repeat { what, min, .. } => {
                 let mut first = self.first(*what);
-                first.nullable |= *least == 0;
+                first.nullable |= *min == 0;
                 first
             }
         }

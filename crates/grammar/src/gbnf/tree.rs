@@ -14,8 +14,8 @@ pub(super) enum Node {
     Choice(Vec<Id>),
     Repeat {
         what: Id,
-        least: u32,
-        most: Option<u32>,
+        min: u32,
+        max: Option<u32>,
     },
 }
 
@@ -99,10 +99,10 @@ impl Tree {
             Expression::Rule(rule) => Node::Rule(*rule),
             Expression::Choice(parts) => Node::Choice(self.add_all(parts, recursive)),
             Expression::Sequence(parts) => self.sequence(parts, recursive),
-            Expression::Repeat { what, least, most } => Node::Repeat {
+            Expression::Repeat { what, min, max } => Node::Repeat {
                 what: self.add(what, recursive),
-                least: *least,
-                most: *most,
+                min: *min,
+                max: *max,
             },
         };
         self.push(node, is_flat(expression, recursive))

@@ -89,14 +89,14 @@ impl Writer<'_> {
                 let body = self.body(id, Level::Terminal);
                 self.named_group('G', &body)
             }
-            (Node::Repeat { what, least, most }, level) => {
+            (Node::Repeat { what, min, max }, level) => {
                 let inner = self.part(*what, level);
                 let inner = match tree.nodes[*what] {
                     // Lark has no `a**`.
                     Node::Repeat { .. } => self.named_group(group(level), &inner),
                     _ => inner,
                 };
-                repeated(&inner, *least, *most)
+                repeated(&inner, *min, *max)
             }
             (Node::Sequence(_) | Node::Choice(_), level) => {
                 let body = self.body(id, level);
@@ -121,13 +121,13 @@ fn group(level: Level) -> char {
     }
 }
 
-fn repeated(what: &str, least: u32, most: Option<u32>) -> String {
-    match (least, most) {
+fn repeated(what: &str, min: u32, max: Option<u32>) -> String {
+    match (min, max) {
         (0, None) => format!("{what}*"),
         (1, None) => format!("{what}+"),
         (0, Some(1)) => format!("{what}?"),
-        (least, None) => format!("{what}{{{least},}}"),
-        (least, Some(most)) => format!("{what}{{{least},{most}}}"),
+        (min, None) => format!("{what}{{{min},}}"),
+        (min, Some(max)) => format!("{what}{{{min},{max}}}"),
     }
 }
 

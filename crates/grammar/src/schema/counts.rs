@@ -12,7 +12,7 @@ pub(super) enum Count {
 }
 
 /// Evaluates one of the two keywords.
-pub(super) fn count(keyword: &str, wanted: u64, schema: &Map<String, Value>) -> Count {
+pub(super) fn count(keyword: &str, limit: u64, schema: &Map<String, Value>) -> Count {
     let object = |keyword: &str| schema.get(keyword).and_then(Value::as_object);
     let required = schema.get("required").and_then(Value::as_array);
     let mut required = required.cloned().unwrap_or_default();
@@ -29,21 +29,21 @@ pub(super) fn count(keyword: &str, wanted: u64, schema: &Map<String, Value>) -> 
     let optional = names - required.iter().filter(|name| is_named(name)).count() as u64;
     let required = required.len() as u64;
 
-    if keyword == "minProperties" && wanted <= required {
+    if keyword == "minProperties" && limit <= required {
         return Count::Certain;
     }
-    if keyword == "maxProperties" && closed && wanted >= names {
+    if keyword == "maxProperties" && closed && limit >= names {
         return Count::Certain;
     }
     // A model may write the same free property twice.
-    if keyword == "minProperties" && wanted > required + 1 {
+    if keyword == "minProperties" && limit > required + 1 {
         return Count::Unsupported(format!(
             "only the required properties and one more are certain, {} here",
             required + 1
         ));
     }
     // One of the optional ones, or none: llguidance spells the cases out.
-    if optional == 0 || (closed && wanted == required + 1) {
+    if optional == 0 || (closed && limit == required + 1) {
         return Count::Kept;
     }
     Count::Unsupported("a count needs every property to be required".to_string())
@@ -105,14 +105,14 @@ mod tests {
                 "kept",
             ),
         ];
-        for (keyword, wanted, schema, expected) in cases {
+        for (keyword, limit, schema, expected) in cases {
             let members = schema.as_object().expect("an object");
-            let found = match count(keyword, wanted, members) {
+            let found = match count(keyword, limit, members) {
                 Count::Certain => "certain",
                 Count::Kept => "kept",
                 Count::Unsupported(_) => "unsupported",
             };
-            assert_eq!(found, expected, "{keyword} {wanted} of {schema}");
+            assert_eq!(found, expected, "{keyword} {limit} of {schema}");
         }
     }
 }

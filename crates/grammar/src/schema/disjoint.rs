@@ -1,4 +1,4 @@
-//! Whether two schemas share no value, as far as that can be seen.
+//! Checks whether two schemas have no value in common, as far as that can be determined.
 
 use serde_json::{Map, Value};
 
@@ -15,7 +15,7 @@ pub(super) fn disjoint(root: &Value, one: &Value, other: &Value, budget: &mut us
 }
 
 /// How far references and nesting are followed.
-const DEEPEST: usize = 12;
+const MAX_DEPTH: usize = 12;
 
 struct Comparison<'a> {
     root: &'a Value,
@@ -24,7 +24,7 @@ struct Comparison<'a> {
 
 impl<'a> Comparison<'a> {
     fn schemas(&mut self, one: &'a Value, other: &'a Value, depth: usize) -> bool {
-        if depth > DEEPEST || *self.budget == 0 {
+        if depth > MAX_DEPTH || *self.budget == 0 {
             return false;
         }
         *self.budget -= 1;
@@ -40,8 +40,8 @@ impl<'a> Comparison<'a> {
             || self.part_excludes(b, one, depth)
     }
 
-    /// The requirements of `schema` beside its own keywords: one excluding part is enough, of a
-    /// union all must exclude.
+    /// Whether the subschemas of `schema` exclude `other`: one of `allOf` is enough, of a union all
+    /// must.
     fn part_excludes(
         &mut self,
         schema: &'a Map<String, Value>,
@@ -68,8 +68,8 @@ impl<'a> Comparison<'a> {
         })
     }
 
-    /// Two objects exclude each other by a property that one must have and that is different, or
-    /// forbidden, in the other.
+    /// Two objects exclude each other if one requires a property that the other forbids or gives a
+    /// disjoint schema.
     fn excludes_by_property(
         &mut self,
         a: &'a Map<String, Value>,

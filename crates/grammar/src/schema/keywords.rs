@@ -15,9 +15,9 @@ pub(super) enum Role {
     Schemas,
     /// One schema, or a list of them, which was how older drafts wrote `prefixItems`.
     Items,
-    /// Matters only beside a list of `items`, and is read with it.
+    /// Has an effect only next to a list of `items`, and is read with it.
     AdditionalItems,
-    /// Names, or regular expressions for them, to schemas.
+    /// A map from names, or regular expressions for names, to schemas.
     Properties,
     AllOf,
     OneOf,
@@ -25,7 +25,7 @@ pub(super) enum Role {
     Count,
     PropertyCount,
     Number,
-    /// A number, or as in draft 4 a boolean about the bound beside it.
+    /// A number, or in draft 4 a boolean that changes the other bound.
     ExclusiveBound,
     Divisor,
     Pattern,
@@ -33,7 +33,7 @@ pub(super) enum Role {
     Refused(&'static str),
 }
 
-const AFTER_THE_FACT: &str =
+const ONLY_WHEN_COMPLETE: &str =
     "it can be checked only on the complete value, and generated tokens cannot be undone";
 
 /// How a keyword is handled. One that no draft defines is an annotation, as the specification says.
@@ -71,7 +71,7 @@ pub(super) fn role(keyword: &str) -> Role {
         | "dependentRequired"
         | "dependentSchemas"
         | "unevaluatedItems"
-        | "unevaluatedProperties" => Refused(AFTER_THE_FACT),
+        | "unevaluatedProperties" => Refused(ONLY_WHEN_COMPLETE),
         "propertyNames" => Refused("write the names as `patternProperties`"),
         "$dynamicRef" | "$recursiveRef" => Refused("write `$ref`"),
         _ => Annotation,
@@ -79,10 +79,10 @@ pub(super) fn role(keyword: &str) -> Role {
 }
 
 /// Whether an unsupported keyword has no effect here and can be accepted.
-pub(super) fn says_nothing(
+pub(super) fn has_no_effect(
     keyword: &str,
     value: &Value,
-    beside: &serde_json::Map<String, Value>,
+    siblings: &serde_json::Map<String, Value>,
 ) -> bool {
     let empty = value.as_object().is_some_and(serde_json::Map::is_empty);
     match keyword {
@@ -91,14 +91,14 @@ pub(super) fn says_nothing(
             empty || *value == Value::Bool(true)
         }
         "dependencies" | "dependentRequired" | "dependentSchemas" => empty,
-        "if" => !beside.contains_key("then") && !beside.contains_key("else"),
-        "then" | "else" => !beside.contains_key("if"),
-        "minContains" | "maxContains" => !beside.contains_key("contains"),
+        "if" => !siblings.contains_key("then") && !siblings.contains_key("else"),
+        "then" | "else" => !siblings.contains_key("if"),
+        "minContains" | "maxContains" => !siblings.contains_key("contains"),
         _ => false,
     }
 }
 
-/// Formats that are honoured, for strings.
+/// Supported formats of strings.
 pub(super) const FORMATS: &[&str] = &[
     "date",
     "date-time",

@@ -12,20 +12,20 @@ use llguidance::regex_to_lark;
 use serde_json::{Map, Value, json};
 
 use super::counts::{self, Count};
-use super::keywords::{FORMATS, HINTS, Role, TYPES, role, says_nothing};
+use super::keywords::{FORMATS, HINTS, Role, TYPES, has_no_effect, role};
 use super::path::{SchemaPath, resolve};
 use super::{dates, disjoint, productive, values};
 use crate::error::reason;
 use crate::source::Notation;
 use crate::{GrammarError, Result};
 
-/// Schemas within schemas, through references too. llguidance recurses as deep.
-const DEEPEST: usize = 1000;
+/// The nesting limit of schemas, including references. llguidance recurses as deep.
+const MAX_DEPTH: usize = 1000;
 
-/// Schemas and literal values. llguidance has the same limit.
-const LARGEST: usize = 50_000;
+/// The limit of schemas and literal values. llguidance has the same limit.
+const MAX_SIZE: usize = 50_000;
 
-const COUNT: &str = "a whole number from 0 up";
+const COUNT: &str = "a whole number of at least 0";
 
 const DIVISOR: &str = "above 0 and at most 10,000, whole or a binary fraction such as 0.25, and with the others of the schema have a common \
                        multiple of at most 100,000";
@@ -54,7 +54,7 @@ pub(super) fn lower(root: &Value) -> Result<Value> {
 
 struct Lowering<'a> {
     root: &'a Value,
-    /// References that were met, and which definition each became.
+    /// The definition number of each reference seen so far.
     numbers: HashMap<&'a str, usize>,
     /// `None` while it is being lowered.
     definitions: Vec<Option<Value>>,
@@ -70,18 +70,18 @@ impl<'a> Lowering<'a> {
         match schema {
             Value::Bool(_) => Ok(schema.clone()),
             Value::Object(members) => self
-                .deeper(|lowering| lowering.members(members, path))
+                .nested(|lowering| lowering.members(members, path))
                 .map(Value::Object),
             other => Err(GrammarError::NotASchema {
                 pointer: path.to_string(),
-                found: values::shown(other),
+                found: values::display(other),
             }),
         }
     }
 
-    fn deeper<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
-        if self.depth == DEEPEST {
-            return Err(too_large("levels", DEEPEST));
+    fn nested<T>(&mut self, work: impl FnOnce(&mut Self) -> Result<T>) -> Result<T> {
+        if self.depth == MAX_DEPTH {
+            return Err(too_large("levels", MAX_DEPTH));
         }
         self.depth += 1;
         let done = work(self);
@@ -100,7 +100,7 @@ impl<'a> Lowering<'a> {
                 keyword,
                 value,
                 path,
-                beside: members,
+                siblings: members,
             };
             self.member(&field, &mut out)?;
         }
@@ -110,7 +110,7 @@ impl<'a> Lowering<'a> {
     fn member(&mut self, field: &Field<'a, '_>, out: &mut Map<String, Value>) -> Result<()> {
         let value = field.value;
         if field.keyword == "$id" && !field.path.is_root() {
-            return Err(field.unsupported("references below it would be to another document"));
+            return Err(field.unsupported("references inside it would point to another document"));
         }
         let lowered = match role(field.keyword) {
             Role::Reference => self.reference(field)?,
@@ -119,16 +119,16 @@ impl<'a> Lowering<'a> {
                 value.clone()
             }
             Role::Literals => self.literals(field)?,
-            Role::Schema => self.schema(value, &field.here())?,
+            Role::Schema => self.schema(value, &field.path())?,
             Role::Schemas => self.schemas(field)?,
             Role::AllOf => return self.all_of(field, out),
             Role::OneOf => return self.one_of(field, out),
             Role::Items if value.is_array() => return self.item_list(field, out),
-            Role::Items => self.schema(value, &field.here())?,
+            Role::Items => self.schema(value, &field.path())?,
             Role::Properties => self.properties(field)?,
             Role::Format => match field.value.as_str().and_then(dates::pattern) {
                 Some(pattern) => {
-                    demand(out, vec![json!({ "pattern": pattern })]);
+                    require_all(out, vec![json!({ "pattern": pattern })]);
                     return Ok(());
                 }
                 None => match field.format()? {
@@ -171,29 +171,29 @@ impl<'a> Lowering<'a> {
     fn schemas(&mut self, field: &Field<'a, '_>) -> Result<Value> {
         let list = field.value.as_array().filter(|list| !list.is_empty());
         let list = list.ok_or_else(|| field.bad("a list of at least one schema"))?;
-        let here = field.here();
+        let path = field.path();
         let lowered = list.iter().enumerate();
-        let lowered = lowered.map(|(index, schema)| self.schema(schema, &here.index(index)));
+        let lowered = lowered.map(|(index, schema)| self.schema(schema, &path.index(index)));
         lowered.collect()
     }
 
     fn properties(&mut self, field: &Field<'a, '_>) -> Result<Value> {
         let properties = field.value.as_object();
         let properties = properties.ok_or_else(|| field.bad("an object of schemas"))?;
-        let here = field.here();
+        let path = field.path();
         let lowered = properties.iter().map(|(name, schema)| {
             if field.keyword == "patternProperties" {
                 field.pattern(name)?;
             }
-            let lowered = self.schema(schema, &here.key(name))?;
+            let lowered = self.schema(schema, &path.key(name))?;
             Ok((name.clone(), lowered))
         });
         lowered.collect::<Result<Map<_, _>>>().map(Value::Object)
     }
 
-    /// `items` as a list is `prefixItems`, and `additionalItems` beside it is `items`.
+    /// `items` as a list is `prefixItems`, and `additionalItems` next to it is `items`.
     fn item_list(&mut self, field: &Field<'a, '_>, out: &mut Map<String, Value>) -> Result<()> {
-        if let Some(rest) = field.beside.get("additionalItems") {
+        if let Some(rest) = field.siblings.get("additionalItems") {
             let rest = self.schema(rest, &field.path.key("additionalItems"))?;
             out.insert("items".to_string(), rest);
         }
@@ -203,7 +203,7 @@ impl<'a> Lowering<'a> {
 
     fn all_of(&mut self, field: &Field<'a, '_>, out: &mut Map<String, Value>) -> Result<()> {
         if let Value::Array(schemas) = self.schemas(field)? {
-            demand(out, schemas);
+            require_all(out, schemas);
         }
         Ok(())
     }
@@ -222,7 +222,7 @@ impl<'a> Lowering<'a> {
                 }
             }
         }
-        demand(out, vec![json!({ "anyOf": alternatives })]);
+        require_all(out, vec![json!({ "anyOf": alternatives })]);
         Ok(())
     }
 
@@ -244,11 +244,11 @@ impl<'a> Lowering<'a> {
             Value::Number(_) => Err(field.bad("made of numbers between -2^53 and 2^53")),
             Value::String(text) if values::is_writable(text) => Ok(()),
             Value::String(_) => Err(field.bad("made of strings without control characters")),
-            Value::Array(items) => self.deeper(|lowering| {
+            Value::Array(items) => self.nested(|lowering| {
                 let mut items = items.iter();
                 items.try_for_each(|item| lowering.literal(item, field))
             }),
-            Value::Object(members) => self.deeper(|lowering| {
+            Value::Object(members) => self.nested(|lowering| {
                 let mut values = members.values();
                 values.try_for_each(|value| lowering.literal(value, field))
             }),
@@ -257,8 +257,8 @@ impl<'a> Lowering<'a> {
 
     fn count(&mut self, more: usize) -> Result<()> {
         self.size += more;
-        if self.size > LARGEST {
-            Err(too_large("schemas and values", LARGEST))
+        if self.size > MAX_SIZE {
+            Err(too_large("schemas and values", MAX_SIZE))
         } else {
             Ok(())
         }
@@ -271,20 +271,20 @@ struct Field<'a, 'p> {
     value: &'a Value,
     path: &'p SchemaPath<'p>,
     /// All keywords of that schema.
-    beside: &'a Map<String, Value>,
+    siblings: &'a Map<String, Value>,
 }
 
 impl Field<'_, '_> {
-    fn here(&self) -> SchemaPath<'_> {
+    fn path(&self) -> SchemaPath<'_> {
         self.path.key(self.keyword)
     }
 
-    fn bad(&self, wanted: &'static str) -> GrammarError {
+    fn bad(&self, expected: &'static str) -> GrammarError {
         GrammarError::BadKeyword {
             keyword: self.keyword.to_string(),
             pointer: self.path.to_string(),
-            found: values::shown(self.value),
-            wanted,
+            found: values::display(self.value),
+            expected,
         }
     }
 
@@ -299,7 +299,7 @@ impl Field<'_, '_> {
     /// A keyword without nested schemas, or `None` if it has no effect.
     fn assertion(&self, role: Role) -> Result<Option<Value>> {
         match role {
-            Role::Refused(_) if says_nothing(self.keyword, self.value, self.beside) => Ok(None),
+            Role::Refused(_) if has_no_effect(self.keyword, self.value, self.siblings) => Ok(None),
             Role::Refused(why) => Err(self.unsupported(why)),
             Role::Types => self.checked(is_type, "a type's name, or a list of them"),
             Role::Names => self.checked(is_names, "a list of strings"),
@@ -316,11 +316,11 @@ impl Field<'_, '_> {
         }
     }
 
-    fn checked(&self, good: fn(&Value) -> bool, wanted: &'static str) -> Result<Option<Value>> {
+    fn checked(&self, good: fn(&Value) -> bool, expected: &'static str) -> Result<Option<Value>> {
         if good(self.value) {
             Ok(Some(self.value.clone()))
         } else {
-            Err(self.bad(wanted))
+            Err(self.bad(expected))
         }
     }
 
@@ -335,7 +335,7 @@ impl Field<'_, '_> {
     fn pattern(&self, pattern: &str) -> Result<()> {
         let backslashes = pattern.chars().rev().take_while(|c| *c == '\\').count();
         if backslashes % 2 == 1 {
-            return Err(self.unsupported("it ends with a backslash that escapes nothing"));
+            return Err(self.unsupported("it ends with a backslash"));
         }
         let rewritten = regex_to_lark(pattern, "dw");
         match RegexBuilder::new().mk_regex_for_serach(&rewritten) {
@@ -351,15 +351,15 @@ impl Field<'_, '_> {
             _ => "maximum",
         };
         match self.value {
-            Value::Bool(true) => Ok(self.beside.get(bound).cloned()),
+            Value::Bool(true) => Ok(self.siblings.get(bound).cloned()),
             Value::Bool(false) => Ok(None),
             _ => self.number().map(Some),
         }
     }
 
     fn property_count(&self) -> Result<Option<Value>> {
-        let wanted = self.value.as_u64().ok_or_else(|| self.bad(COUNT))?;
-        match counts::count(self.keyword, wanted, self.beside) {
+        let limit = self.value.as_u64().ok_or_else(|| self.bad(COUNT))?;
+        match counts::count(self.keyword, limit, self.siblings) {
             Count::Kept => Ok(Some(self.value.clone())),
             Count::Certain => Ok(None),
             Count::Unsupported(why) => Err(self.unsupported(&why)),
@@ -381,8 +381,8 @@ impl Field<'_, '_> {
     }
 }
 
-/// Adds to the requirements beside a schema's own keywords.
-fn demand(out: &mut Map<String, Value>, schemas: Vec<Value>) {
+/// Adds schemas that the value must satisfy too.
+fn require_all(out: &mut Map<String, Value>, schemas: Vec<Value>) {
     let all = out.entry("allOf").or_insert_with(|| json!([]));
     if let Value::Array(all) = all {
         all.extend(schemas);

@@ -70,7 +70,7 @@ impl fmt::Display for SchemaPath<'_> {
 pub(super) fn resolve<'a>(root: &'a Value, reference: &str) -> Option<&'a Value> {
     let pointer = percent_decoded(reference.strip_prefix('#')?)?;
     match pointer.as_str() {
-        // Some generators write the root so.
+        // Some generators write the root this way.
         "/" => Some(root),
         pointer => root.pointer(pointer),
     }

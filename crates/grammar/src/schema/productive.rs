@@ -28,7 +28,7 @@ pub(super) fn check(schema: &Value, definitions: &[Value]) -> Result<()> {
         Ok(())
     } else {
         Err(GrammarError::Unsatisfiable {
-            why: "its references lead back to themselves without an end".to_string(),
+            why: "its references form an endless cycle".to_string(),
         })
     }
 }
@@ -63,21 +63,21 @@ fn required_are_finite(members: &Map<String, Value>, required: &Value, known: &[
     schemas.all(|schema| is_finite(schema, known))
 }
 
-fn first_items_are_finite(members: &Map<String, Value>, least: &Value, known: &[bool]) -> bool {
-    let least = least.as_u64().unwrap_or(0);
+fn first_items_are_finite(members: &Map<String, Value>, min_items: &Value, known: &[bool]) -> bool {
+    let min_items = min_items.as_u64().unwrap_or(0);
     let first = members.get("prefixItems").and_then(Value::as_array);
     let first = first.map_or(&[][..], Vec::as_slice);
-    let mut needed = (0..least).zip(first);
-    let rest_needed = least > first.len() as u64;
+    let mut needed = (0..min_items).zip(first);
+    let rest_needed = min_items > first.len() as u64;
     let rest = members.get("items").filter(|_| rest_needed);
     needed.all(|(_, schema)| is_finite(schema, known))
         && rest.is_none_or(|schema| is_finite(schema, known))
 }
 
-fn is_only(members: &Map<String, Value>, wanted: &str) -> bool {
+fn is_only(members: &Map<String, Value>, expected: &str) -> bool {
     match members.get("type") {
-        Some(Value::Array(types)) => types.iter().all(|name| name == wanted),
-        Some(name) => name == wanted,
+        Some(Value::Array(types)) => types.iter().all(|name| name == expected),
+        Some(name) => name == expected,
         None => false,
     }
 }

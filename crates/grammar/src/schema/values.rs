@@ -6,15 +6,15 @@ use serde_json::{Number, Value};
 const EXACT: u64 = 1 << 53;
 
 /// A value for a message, truncated if it is long.
-pub(super) fn shown(value: &Value) -> String {
-    const LONGEST: usize = 60;
+pub(super) fn display(value: &Value) -> String {
+    const MAX_LENGTH: usize = 60;
     let kind = match value {
         Value::Array(items) if items.is_empty() => return "an empty list".to_string(),
         Value::Array(_) => return "a list".to_string(),
         Value::Object(_) => return "an object".to_string(),
         scalar => scalar.to_string(),
     };
-    match kind.char_indices().nth(LONGEST) {
+    match kind.char_indices().nth(MAX_LENGTH) {
         Some((end, _)) => format!("`{}…`", &kind[..end]),
         None => format!("`{kind}`"),
     }
@@ -30,10 +30,10 @@ pub(super) fn is_exact(number: &Number) -> bool {
 }
 
 /// Divisibility is checked digit by digit, with a state for each remainder.
-const LARGEST_DIVISOR: u64 = 10_000;
+const MAX_DIVISOR: u64 = 10_000;
 
 /// Combined schemas combine their divisors to the least common multiple.
-const LARGEST_MULTIPLE: u64 = 100_000;
+const MAX_MULTIPLE: u64 = 100_000;
 
 /// The divisors of a document, as multiples of its smallest decimal place.
 #[derive(Debug, Default)]
@@ -48,9 +48,9 @@ impl Divisors {
         let Some((digits, places)) = decimal(value) else {
             return false;
         };
-        let most = places.max(self.places);
+        let max_places = places.max(self.places);
         let scale = |number: u64, places: u32| {
-            let factor = 10u64.checked_pow(most - places)?;
+            let factor = 10u64.checked_pow(max_places - places)?;
             number.checked_mul(factor)
         };
         let combined = match self.multiple {
@@ -59,10 +59,10 @@ impl Divisors {
                 .zip(scale(digits, places))
                 .and_then(|(one, other)| least_common_multiple(one, other)),
         };
-        (self.places, self.multiple) = (most, combined);
-        digits <= LARGEST_DIVISOR
+        (self.places, self.multiple) = (max_places, combined);
+        digits <= MAX_DIVISOR
             && is_exact_in_binary(value)
-            && combined.is_some_and(|multiple| multiple <= LARGEST_MULTIPLE)
+            && combined.is_some_and(|multiple| multiple <= MAX_MULTIPLE)
     }
 }
 
@@ -90,7 +90,7 @@ fn least_common_multiple(one: u64, other: u64) -> Option<u64> {
     (one / a).checked_mul(other)
 }
 
-/// Whether a string can be written with the escapes that are allowed.
+/// Whether a string can be written with the allowed escapes.
 pub(super) fn is_writable(text: &str) -> bool {
     let short = ['\n', '\r', '\t', '\u{8}', '\u{c}'];
     !text

@@ -40,9 +40,9 @@ pub struct Walker {
     tokenizer: Tokenizer,
     random: ChaCha8Rng,
     mask: TokenMask,
-    /// Texts that may end free text, which chance would not find.
+    /// Texts that end free text, which random choices would not find.
     exits: Vec<Vec<u32>>,
-    /// The rest of the one that is being written.
+    /// The rest of the exit being written.
     plan: VecDeque<u32>,
 }
 
@@ -72,22 +72,18 @@ impl Walker {
         Self::new(tokenizer, vocab_size, seed)
     }
 
-    /// At most `most` tokens: the text, and whether the grammar calls it complete.
-    pub fn walk(&mut self, constraint: &mut RequestConstraint, most: usize) -> (String, bool) {
-        let ids = self.walk_ids(constraint, most);
-        let whole = ids.is_some();
+    /// Walks at most `max` tokens. Returns the text and whether the grammar considers it complete.
+    pub fn walk(&mut self, constraint: &mut RequestConstraint, max: usize) -> (String, bool) {
+        let ids = self.walk_ids(constraint, max);
+        let complete = ids.is_some();
         let ids = ids.unwrap_or_default();
-        (self.tokenizer.decode(&ids, true), whole)
+        (self.tokenizer.decode(&ids, true), complete)
     }
 
     /// The tokens of a complete answer, without the end token.
-    pub fn walk_ids(
-        &mut self,
-        constraint: &mut RequestConstraint,
-        most: usize,
-    ) -> Option<Vec<u32>> {
+    pub fn walk_ids(&mut self, constraint: &mut RequestConstraint, max: usize) -> Option<Vec<u32>> {
         let mut ids = Vec::new();
-        while ids.len() < most {
+        while ids.len() < max {
             if constraint.is_complete() {
                 return Some(ids);
             }
@@ -95,7 +91,10 @@ impl Walker {
             if forced.is_empty() {
                 let id = self.draw(constraint);
                 if self.tokenizer.eos_ids().contains(&id) {
-                    assert!(constraint.is_complete(), "an end is the end");
+                    assert!(
+                        constraint.is_complete(),
+                        "an end token completes the answer"
+                    );
                     return Some(ids);
                 }
                 ids.push(id);
@@ -122,7 +121,7 @@ impl Walker {
     fn choose(&mut self) -> u32 {
         let size = self.mask.vocab_size() as u32;
         let allowed: Vec<u32> = (0..size).filter(|id| self.mask.contains(*id)).collect();
-        assert!(!allowed.is_empty(), "nothing is allowed");
+        assert!(!allowed.is_empty(), "no token is allowed");
         let is_free = allowed.len() > 100 && self.plan.is_empty() && !self.exits.is_empty();
         if is_free && self.random.next_u32().is_multiple_of(8) {
             let exit = self.random.next_u32() as usize % self.exits.len();
@@ -152,15 +151,15 @@ impl Walker {
 }
 
 /// Complete answers of `grammar`, from walks with this many seeds.
-pub fn answers(grammar: &Grammar, seeds: u64, most: usize) -> Vec<String> {
-    let walks = (0..seeds).map(|seed| Walker::bytes(seed).walk(&mut grammar.constraint(), most));
+pub fn answers(grammar: &Grammar, seeds: u64, max: usize) -> Vec<String> {
+    let walks = (0..seeds).map(|seed| Walker::bytes(seed).walk(&mut grammar.constraint(), max));
     walks
-        .filter_map(|(text, whole)| whole.then_some(text))
+        .filter_map(|(text, complete)| complete.then_some(text))
         .collect()
 }
 
 /// Whether the grammar accepts `text` completely, token by token.
-pub fn takes(grammar: &Grammar, text: &str) -> bool {
+pub fn accepts(grammar: &Grammar, text: &str) -> bool {
     let tokenizer = tokenizer();
     let mut constraint = grammar.constraint();
     let mut mask = TokenMask::none(tokenizer.vocab_size());

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use crate::common::{Walker, answers, compile, grammars, refusal, takes, tokenizer};
+use crate::common::{Walker, accepts, answers, compile, grammars, refusal, tokenizer};
 use loquat_engine::{Constraint, TokenMask};
 use loquat_grammar::{GrammarSource, Grammars};
 use regex::Regex;
@@ -29,10 +29,10 @@ fn choice_admits_only_its_strings() {
     let choices: Vec<String> = choices.map(str::to_string).into();
     let grammar = compile(&GrammarSource::Choice(choices.clone()));
     for choice in &choices {
-        assert!(takes(&grammar, choice), "{choice:?}");
+        assert!(accepts(&grammar, choice), "{choice:?}");
     }
     for other in ["y", "yes,", "yesno", "No", "日本"] {
-        assert!(!takes(&grammar, other), "{other:?}");
+        assert!(!accepts(&grammar, other), "{other:?}");
     }
     for answer in answers(&grammar, 30, 100) {
         assert!(choices.contains(&answer), "{answer:?}");
@@ -51,11 +51,11 @@ fn regex_matches_the_whole_answer() {
         r"",
     ];
     for pattern in patterns {
-        let whole = Regex::new(&format!("^(?:{pattern})$")).expect("a pattern");
+        let anchored = Regex::new(&format!("^(?:{pattern})$")).expect("a pattern");
         let answers = answers(&compile(&regex(pattern)), 12, 200);
         assert!(!answers.is_empty(), "{pattern}");
         for answer in answers {
-            assert!(whole.is_match(&answer), "{answer:?} for {pattern}");
+            assert!(anchored.is_match(&answer), "{answer:?} for {pattern}");
         }
     }
 }
@@ -93,7 +93,9 @@ fn lark_grammar_may_contain_schemas() {
          \"items\": {\"type\": \"integer\", \"maximum\": 9, \"minimum\": 0}\n}\n",
     ));
     assert!(
-        takes(&grammar, "<[1, 2]>") && !takes(&grammar, "<[1,2]>") && !takes(&grammar, "<[10]>")
+        accepts(&grammar, "<[1, 2]>")
+            && !accepts(&grammar, "<[1,2]>")
+            && !accepts(&grammar, "<[10]>")
     );
     let misplaced = lark("start: a\na: %json {\n\n\n\"type\": \"null\"}\nb: ?");
     let refused = refusal(&misplaced).to_string();
@@ -129,7 +131,7 @@ fn end_is_allowed_only_when_complete() {
             .accept(tokenizer.token_id(byte).expect(byte))
             .expect(byte);
     }
-    assert!(constraint.is_complete(), "nothing can follow");
+    assert!(constraint.is_complete(), "no token can follow");
 
     let mut open = compile(&regex("a+")).constraint();
     open.accept(tokenizer.token_id("a").expect("a")).expect("a");
@@ -148,7 +150,7 @@ fn disallowed_token_fails_with_readable_error() {
         .expect_err("x")
         .to_string();
     assert!(
-        error.starts_with("the answer cannot follow its grammar"),
+        error.starts_with("the answer cannot continue in its grammar"),
         "{error}"
     );
     assert!(!error.contains('\n'), "{error}");

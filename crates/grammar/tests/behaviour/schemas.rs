@@ -1,7 +1,7 @@
 //! JSON schemas: every answer validates, and unsupported keywords are refused by name.
 
 use crate::common::validate::is_valid;
-use crate::common::{answers, compile, grammars, refusal, takes};
+use crate::common::{accepts, answers, compile, grammars, refusal};
 use loquat_grammar::{GrammarError, GrammarSource, check_schema};
 use serde_json::{Value, json};
 
@@ -88,7 +88,7 @@ fn json_spacing_is_fixed() {
         (r#"{"a": "\u0041"}"#, false),
     ];
     for (text, good) in cases {
-        assert_eq!(takes(&any, text), good, "{text}");
+        assert_eq!(accepts(&any, text), good, "{text}");
     }
 }
 
@@ -113,7 +113,7 @@ fn properties_keep_schema_order() {
         ),
     ] {
         let grammar = grammars.compile(&schema).expect("a grammar");
-        assert!(takes(&grammar, good) && !takes(&grammar, bad), "{good}");
+        assert!(accepts(&grammar, good) && !accepts(&grammar, bad), "{good}");
     }
 }
 
@@ -123,13 +123,13 @@ fn property_names_cannot_be_escaped() {
         "type": "object", "properties": {"a": {"type": "integer"}},
         "additionalProperties": {"type": "string"}
     })));
-    assert!(takes(&grammar, r#"{"a": 1, "b": "x"}"#));
+    assert!(accepts(&grammar, r#"{"a": 1, "b": "x"}"#));
     for text in [
         r#"{"a": "x"}"#,
         r#"{"\u0061": "x"}"#,
         r#"{"b": "x", "a": "y"}"#,
     ] {
-        assert!(!takes(&grammar, text), "{text}");
+        assert!(!accepts(&grammar, text), "{text}");
     }
 }
 
@@ -235,7 +235,9 @@ fn recursive_alternative_is_accepted() {
     let grammar = compile(&GrammarSource::JsonSchema(json!({
         "anyOf": [{"$ref": "#"}, {"type": "null"}, {"type": "array", "items": {"$ref": "#"}}]
     })));
-    assert!(takes(&grammar, "null") && takes(&grammar, "[[null], []]") && !takes(&grammar, "[1]"));
+    assert!(
+        accepts(&grammar, "null") && accepts(&grammar, "[[null], []]") && !accepts(&grammar, "[1]")
+    );
 }
 
 #[test]
@@ -259,7 +261,10 @@ fn older_drafts_are_supported() {
     ];
     for (schema, good, bad) in cases {
         let grammar = compile(&GrammarSource::JsonSchema(schema.clone()));
-        assert!(takes(&grammar, good) && !takes(&grammar, bad), "{schema}");
+        assert!(
+            accepts(&grammar, good) && !accepts(&grammar, bad),
+            "{schema}"
+        );
     }
 }
 
@@ -282,12 +287,12 @@ fn date_and_time_formats_are_enforced() {
         let schema = json!({"type": "string", "format": format});
         let grammar = compile(&GrammarSource::JsonSchema(schema));
         assert_eq!(
-            takes(&grammar, &format!("\"{text}\"")),
+            accepts(&grammar, &format!("\"{text}\"")),
             good,
             "{format} {text}"
         );
     }
     let both = json!({"type": "string", "format": "date", "pattern": "^20"});
     let grammar = compile(&GrammarSource::JsonSchema(both));
-    assert!(takes(&grammar, "\"2024-02-29\"") && !takes(&grammar, "\"1999-01-01\""));
+    assert!(accepts(&grammar, "\"2024-02-29\"") && !accepts(&grammar, "\"1999-01-01\""));
 }

@@ -34,7 +34,7 @@ fn weather() -> Value {
     })
 }
 
-fn nothing() -> Value {
+fn no_parameters() -> Value {
     json!({"type": "object", "properties": {}, "additionalProperties": false})
 }
 
@@ -53,7 +53,7 @@ impl Model {
         }
     }
 
-    fn of_bytes() -> Self {
+    fn byte_level() -> Self {
         Self::new(crate::common::tokenizer())
     }
 
@@ -117,7 +117,7 @@ fn models(format: &CallFormat) -> Vec<Model> {
         .filter(|marker| !marker.contains([' ', '\n']))
         .collect();
     let tokens: Vec<&str> = tokens.into_iter().collect();
-    vec![Model::of_bytes(), Model::with_specials(&tokens)]
+    vec![Model::byte_level(), Model::with_specials(&tokens)]
 }
 
 fn output(format: &CallFormat) -> OutputFormat {
@@ -139,7 +139,7 @@ fn parse(format: &CallFormat, schema: &Value, text: &str, forced: bool) -> (Stri
         calls: true,
         tools: vec![
             signature("get_weather", schema),
-            signature("ping", &nothing()),
+            signature("ping", &no_parameters()),
         ],
         calls_forced: forced,
         ..ParseOptions::default()
@@ -184,7 +184,7 @@ fn satisfies(value: &Value, schema: &Value) -> bool {
     let few = |items: &Vec<Value>| {
         schema["maxItems"]
             .as_u64()
-            .is_none_or(|most| items.len() as u64 <= most)
+            .is_none_or(|max| items.len() as u64 <= max)
     };
     let items = value.as_array().is_none_or(|items| {
         few(items) && items.iter().all(|item| satisfies(item, &schema["items"]))
@@ -217,18 +217,18 @@ fn check(format: &CallFormat, text: &str, strict: bool, forced: bool) -> Result<
             serde_json::from_str(arguments).map_err(|error| format!("{error}: {arguments}"))?;
         let schema = match name.as_str() {
             "get_weather" => weather(),
-            "ping" => nothing(),
+            "ping" => no_parameters(),
             other => return Err(format!("no such tool: {other}")),
         };
         if !arguments.is_object() || (strict && !satisfies(&arguments, &schema)) {
-            return Err(format!("not what the schema says: {arguments}"));
+            return Err(format!("arguments violate the schema: {arguments}"));
         }
     }
     Ok(calls.len())
 }
 
 fn with_tools<T>(strict: bool, work: impl FnOnce(&[ToolRule<'_>]) -> T) -> T {
-    let (weather, nothing) = (weather(), nothing());
+    let (weather, nothing) = (weather(), no_parameters());
     let rule = |name, parameters| ToolRule {
         name,
         parameters,
@@ -238,10 +238,10 @@ fn with_tools<T>(strict: bool, work: impl FnOnce(&[ToolRule<'_>]) -> T) -> T {
 }
 
 /// Replies of a grammar with these openings, and the errors in them.
-fn failures(model: &Model, format: &CallFormat, rules: &CallRules<'_>, begun: &str) -> Vec<String> {
+fn failures(model: &Model, format: &CallFormat, rules: &CallRules<'_>, start: &str) -> Vec<String> {
     let grammar = model.grammar(format, rules);
     let strict = rules.tools.iter().all(|tool| tool.strict);
-    let replies = (0..6).filter_map(|seed| model.reply(&grammar, begun, &[], seed));
+    let replies = (0..6).filter_map(|seed| model.reply(&grammar, start, &[], seed));
     let mut replies = replies.peekable();
     if replies.peek().is_none() {
         return vec![format!("{}: never ends", format.name)];
@@ -294,8 +294,8 @@ fn started_call_after_text_is_completed() {
                         parallel,
                     };
                     let marks = format.opening_marks().into_iter();
-                    let begun = marks.map(|mark| format!("Let me see. {mark}"));
-                    let failures = begun.map(|begun| failures(&model, format, &rules, &begun));
+                    let starts = marks.map(|mark| format!("Let me see. {mark}"));
+                    let failures = starts.map(|start| failures(&model, format, &rules, &start));
                     failures.flatten().collect::<Vec<_>>()
                 }));
             }
@@ -354,12 +354,12 @@ fn check_texts(model: &Model, format: &CallFormat, schema: &Value, among: &[&str
     for reply in replies {
         let (_, calls) = parse(format, schema, &reply, true);
         let arguments: Value = serde_json::from_str(&calls[0].arguments).expect(&reply);
-        let good = match &arguments["text"] {
+        let is_valid = match &arguments["text"] {
             Value::String(text) => among.is_empty() || among.contains(&text.as_str()),
             Value::Null => true,
             _ => false,
         };
-        assert!(good, "{}: {arguments} of {reply}", format.name);
+        assert!(is_valid, "{}: {arguments} of {reply}", format.name);
     }
 }
 
@@ -367,7 +367,7 @@ fn check_texts(model: &Model, format: &CallFormat, schema: &Value, among: &[&str
 fn single_call_is_not_repeated() {
     let inline = |format: &&&CallFormat| format.framing == Framing::Inline;
     for format in CALLS.iter().filter(inline) {
-        let model = Model::of_bytes();
+        let model = Model::byte_level();
         let (one, free) = with_tools(true, |tools| {
             let rules = |at_least_one| CallRules {
                 tools,
@@ -383,25 +383,29 @@ fn single_call_is_not_repeated() {
             panic!("{}: never ends", format.name);
         };
         assert!(
-            crate::common::takes(&free, &call),
+            crate::common::accepts(&free, &call),
             "{}: {call}",
             format.name
         );
         for more in ["\n", ""] {
             let twice = format!("{call}{more}{call}");
             assert!(
-                !crate::common::takes(&free, &twice),
+                !crate::common::accepts(&free, &twice),
                 "{}: {twice}",
                 format.name
             );
         }
         for text in ["", "Well: 1 < 2.", "  so"] {
-            assert!(crate::common::takes(&free, text), "{}: {text}", format.name);
+            assert!(
+                crate::common::accepts(&free, text),
+                "{}: {text}",
+                format.name
+            );
         }
         if format.unmarked {
             for text in ["  {\"name\": \"x\"", " [f("] {
                 assert!(
-                    !crate::common::takes(&free, text),
+                    !crate::common::accepts(&free, text),
                     "{}: {text}",
                     format.name
                 );

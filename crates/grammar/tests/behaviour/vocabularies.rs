@@ -15,7 +15,7 @@ fn tokenizer(name: &str) -> Option<Tokenizer> {
     let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../../shared/tokenizers");
     let file = Path::new(folder).join(format!("ggml-vocab-{name}.gguf"));
     if !file.is_file() {
-        eprintln!("skipped: {} is not there", file.display());
+        eprintln!("skipped: {} is missing", file.display());
         return None;
     }
     let gguf = Gguf::open(&file).expect("a GGUF file");
@@ -71,7 +71,7 @@ fn answers_validate_in_every_vocabulary() {
         let grammars = Grammars::new(tokenizer.clone(), tokenizer.vocab_size());
         let grammar = grammars.compile(&GrammarSource::JsonSchema(schema.clone()));
         let grammar = grammar.expect("a grammar");
-        let mut whole = 0;
+        let mut complete = 0;
         for seed in 0..8 {
             let mut walker = Walker::new(tokenizer.clone(), tokenizer.vocab_size(), seed);
             let Some(ids) = walker.walk_ids(&mut grammar.constraint(), 200) else {
@@ -83,8 +83,8 @@ fn answers_validate_in_every_vocabulary() {
                 crate::common::validate::is_valid(&schema, &schema, &value),
                 "{text}"
             );
-            whole += 1;
+            complete += 1;
         }
-        assert!(whole > 0, "no walk ends");
+        assert!(complete > 0, "no walk ends");
     }
 }

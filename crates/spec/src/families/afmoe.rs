@@ -55,7 +55,7 @@ const NAMES: LayerNames = &[
     (RouterCorrection, "mlp.expert_bias"),
 ];
 
-/// Usual, though no converter writes a key for it.
+/// The usual interval; no converter writes a key for it.
 const GLOBAL_INTERVAL: usize = 4;
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
@@ -99,7 +99,7 @@ fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
         window: config.usize("attention.sliding_window")?,
         attention: sizes.gguf_attention(config, None),
         mixture: gguf_mixture(config, &sizes, normalised_sigmoid(NORMALISE_EPS))?,
-        // llama.cpp always does so.
+        // llama.cpp always does this.
         scaled_embedding: true,
         tied: gguf_tied(config),
     };
@@ -110,7 +110,7 @@ struct ModelParts {
     rope: Rope,
     windowed: Vec<bool>,
     window: usize,
-    /// But for rope and reach.
+    /// Without RoPE and reach, which differ by layer.
     attention: Attention,
     mixture: Mixture,
     scaled_embedding: bool,

@@ -29,7 +29,7 @@ pub(super) const FAMILY: Family = Family {
     facts: FamilyFacts::PLAIN,
 };
 
-/// Both branches read through the one norm there is.
+/// Both branches use the same norm.
 pub(super) const NAMING: Naming = Naming {
     overrides: &[&[(FeedForwardPreNorm, "input_layernorm.weight")]],
     ..PLAIN.hugging_face
@@ -50,7 +50,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
         qkv_bias: bias,
         output_bias: bias,
         qk_norm: normed.then(|| qk_norm(&sizes)),
-        ..sizes.attention(Some(rope.neighbours()))
+        ..sizes.attention(Some(rope.interleaved()))
     };
     let feed_forward = sizes.gated(activation(config, "hidden_act", Activation::Silu)?, false);
     let tied = config.bool_or("tie_word_embeddings", true)?;

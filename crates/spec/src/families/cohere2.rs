@@ -37,7 +37,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
         "sliding_window": 4096,
     }));
     let sizes = Sizes::with_eps(config, "layer_norm_eps")?;
-    let rope = Rope::from_config(config, None, 10_000.0, sizes.head_dim)?.neighbours();
+    let rope = Rope::from_config(config, None, 10_000.0, sizes.head_dim)?.interleaved();
     let pattern = interval(config, "sliding_window_pattern", PATTERN)?;
     let windowed = windowed_layers(config, sizes.layers, |layer| (layer + 1) % pattern != 0)?;
     let window = config.usize_opt("sliding_window")?;

@@ -85,7 +85,7 @@ pub(super) fn latent_model(
     experts: Experts,
     sparse: impl FnOnce(usize) -> Result<Vec<bool>, SpecError>,
 ) -> Result<ModelSpec, SpecError> {
-    // Heads have parts of their own sizes; the rope part is what transformers calls `head_dim`.
+    // The parts of a head have different sizes; transformers calls the RoPE part `head_dim`.
     let sizes = Sizes::with_head_dim(config, "rms_norm_eps", config.usize("qk_rope_head_dim")?)?;
     let mixture = Mixture::new(&sizes, experts, sparse(sizes.layers)?);
     let latent = latent(config, sizes.heads, Some(latent_rope(config)?))?;

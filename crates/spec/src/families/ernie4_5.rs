@@ -39,7 +39,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     let attention = Attention {
         qkv_bias: bias,
         output_bias: bias,
-        ..sizes.attention(Some(rope.neighbours()))
+        ..sizes.attention(Some(rope.interleaved()))
     };
     let feed_forward = sizes.gated(activation(config, "hidden_act", Activation::Silu)?, bias);
     let tied = config.bool_or("tie_word_embeddings", true)?;

@@ -40,7 +40,7 @@ pub(super) const FAMILY: Family = Family {
     facts: FamilyFacts::with_router(RouterPrecision::Uniform),
 };
 
-/// mlx-lm leaves it out of the file.
+/// mlx-lm omits the correction from the file.
 fn without_correction(spec: &mut ModelSpec) {
     let blocks = spec.layers.iter_mut().flat_map(|layer| &mut layer.blocks);
     for branch in blocks.flat_map(|block| &mut block.branches) {
@@ -50,7 +50,7 @@ fn without_correction(spec: &mut ModelSpec) {
     }
 }
 
-const LEAST_SUM: f64 = 1e-12;
+const MIN_SUM: f64 = 1e-12;
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     let config = &config.with_defaults(json!({
@@ -60,9 +60,9 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
         "max_position_embeddings": 131072,
     }));
     expect_switch(config, "use_bias", false)?;
-    refuse_least_sum(config)?;
+    refuse_large_min_sum(config)?;
     let sizes = Sizes::from_config(config)?;
-    let rope = Rope::from_config(config, None, 500_000.0, sizes.head_dim)?.neighbours();
+    let rope = Rope::from_config(config, None, 500_000.0, sizes.head_dim)?.interleaved();
     let router = Router {
         correction: true,
         ..Router::softmax(true)
@@ -77,11 +77,12 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     }))
 }
 
-/// What the weights are divided by is at least this: never felt, unless it is large.
-fn refuse_least_sum(config: &Config) -> Result<(), SpecError> {
+/// The weights' sum is at least this before they are divided by it. It has no effect unless it is
+/// large, which is not supported.
+fn refuse_large_min_sum(config: &Config) -> Result<(), SpecError> {
     let field = "moe_norm_min";
-    match config.f64_or(field, LEAST_SUM)? {
-        least if least <= LEAST_SUM => Ok(()),
+    match config.f64_or(field, MIN_SUM)? {
+        least if least <= MIN_SUM => Ok(()),
         least => Err(SpecError::Unsupported {
             field: config.path(field),
             found: least.to_string(),
@@ -90,7 +91,7 @@ fn refuse_least_sum(config: &Config) -> Result<(), SpecError> {
     }
 }
 
-/// Every so many layers of the range; the range's end may be -1, the last layer.
+/// Every `interval`th layer of a range whose end may be -1, the last layer.
 fn sparse(config: &Config, layers: usize) -> Result<Vec<bool>, SpecError> {
     let first = config.usize_or("moe_layer_start_index", 1)?;
     let last = match config.f64_opt("moe_layer_end_index")? {

@@ -105,7 +105,7 @@ struct ModelParts {
     windowed: Vec<bool>,
     window: Option<usize>,
     rope: Rope,
-    /// But for rope and reach.
+    /// Without RoPE and reach, which differ by layer.
     attention: Attention,
     tied: bool,
 }

@@ -49,7 +49,7 @@ const HUGGING_FACE: Naming = Naming {
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     let config = &config.with_defaults(json!({"num_key_value_heads": 8, "mamba_d_ssm": 1024}));
-    // Every layer has every part.
+    // Every layer has both mixers and a feed-forward.
     refuse_field(config, "attn_layer_indices")?;
     expect_switch(config, "mamba_use_mlp", true)?;
     let sizes = Sizes::from_config(config)?;
@@ -171,8 +171,8 @@ impl ModelParts {
     }
 }
 
-/// mlx-lm folds the multipliers when it converts, all but two: the keys' own, and what the values
-/// share with queries and keys.
+/// mlx-lm folds all multipliers but two during conversion: the keys' multiplier, and the one that
+/// values share with queries and keys.
 fn without_folded(spec: &mut ModelSpec) {
     spec.head.scale = if spec.head.tied {
         spec.head.scale / spec.embedding.scale

@@ -1,4 +1,4 @@
-//! Gemma: norms stored less one, scaled embeddings, a GELU gate and wide heads.
+//! Gemma: norms stored as `weight - 1`, scaled embeddings, a GELU gate and wide heads.
 
 use serde_json::json;
 

@@ -50,7 +50,7 @@ pub(super) const NAMING: Naming = Naming {
     ..PLAIN.hugging_face
 };
 
-/// Every second layer sees everything.
+/// Every second layer has full attention.
 const PATTERN: usize = 2;
 const WINDOW: usize = 4096;
 const LAYERS_OF_27B: usize = 46;
@@ -107,7 +107,7 @@ fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     Ok(parts.model("gemma2", &sizes))
 }
 
-/// Queries are scaled by a number of their own, not by their head dimension.
+/// The config has its own query scale, independent of the head dimension.
 pub(super) fn query_scale(config: &Config) -> Result<f32, SpecError> {
     let field = "query_pre_attn_scalar";
     let scalar = config.f64_or(field, 256.0)?;
@@ -129,14 +129,14 @@ pub(super) fn gguf_query_scale(sizes: &Sizes, layers_of_27b: usize) -> f32 {
     1.0 / (scalar as f32).sqrt()
 }
 
-/// What Gemma 2 and 3 are made of.
+/// The parts shared by Gemma 2 and 3.
 pub(super) struct ModelParts {
     /// Which layers are local.
     pub windowed: Vec<bool>,
     pub window: Option<usize>,
     pub global: Rope,
     pub local: Rope,
-    /// But for rope and reach.
+    /// Without RoPE and reach, which differ by layer.
     pub attention: Attention,
     pub activation: Activation,
     pub tied: bool,

@@ -1,5 +1,5 @@
-//! Gemma 3 (text): Gemma 2 with normalised queries and keys instead of caps, and a rope of their
-//! own for the local layers between the global ones.
+//! Gemma 3 (text): Gemma 2 with normalised queries and keys instead of caps, and a
+//! separate RoPE for local layers.
 
 use serde_json::json;
 

@@ -29,7 +29,7 @@ pub(super) const FAMILY: Family = Family {
         from_gguf: gguf::from_gguf,
         naming: Naming {
             fused: &[Fused::sequential("ffn_gate_up_exps.weight", EXPERT_GATE_UP)],
-            // Gates and ups may be kept apart.
+            // Gate and up may be separate tensors.
             also: Some(&GGUF_NAMING),
             ..GGUF_NAMING
         },

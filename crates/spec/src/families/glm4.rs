@@ -50,7 +50,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     let rope = Rope::partial_from_config(config, None, 10_000.0, sizes.head_dim)?;
     let attention = Attention {
         qkv_bias: config.bool_or("attention_bias", true)?,
-        ..sizes.attention(Some(rope.neighbours()))
+        ..sizes.attention(Some(rope.interleaved()))
     };
     let tied = config.bool_or("tie_word_embeddings", false)?;
     let activation = activation(config, "hidden_act", Activation::Silu)?;

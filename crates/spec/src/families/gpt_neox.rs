@@ -1,5 +1,5 @@
-//! GPT-NeoX and Pythia: attention and feed-forward side by side, each under a layer norm of its
-//! own; q, k and v in one matrix, head by head; rope over a part of each head.
+//! GPT-NeoX and Pythia: attention and feed-forward side by side, each with its own layer norm; q, k
+//! and v in one matrix, head by head; rope over a part of each head.
 
 use serde_json::json;
 

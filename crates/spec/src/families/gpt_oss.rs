@@ -1,4 +1,4 @@
-//! gpt-oss: every other layer looks through a window, heads have sinks, and experts have biases
+//! gpt-oss: every other layer has a window, heads have sinks, and experts have biases
 //! and a clamped activation.
 
 use serde_json::json;
@@ -22,7 +22,7 @@ use crate::rope::{Rope, RopePairs, RopeScaling};
 pub(super) const FAMILY: Family = Family {
     model_types: &["gpt_oss"],
     from_config,
-    // The files in MXFP4 have the same names, but for an ending, and rows as rows.
+    // MXFP4 files use the same names with a suffix, and are not transposed.
     hugging_face: Naming {
         overrides: &[NAMES, &[(ExpertDown, "mlp.experts.down_proj")]],
         fused: &[Fused {
@@ -68,7 +68,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
         "attention_bias": true,
     }));
     let sizes = Sizes::from_config(config)?;
-    // Without either, the family has its own defaults.
+    // Without either field, the family's defaults apply.
     if config.get("rope_parameters").is_none() && config.get("rope_scaling").is_none() {
         return Err(SpecError::Missing {
             field: config.path("rope_parameters"),
@@ -93,7 +93,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
 fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::from_gguf(config)?;
     let mut rope = gguf_rope(config, sizes.head_dim, RopePairs::Halves)?;
-    // The header cannot say it; no gpt-oss rounds the ramp's ends.
+    // The header has no key for it; no gpt-oss model rounds the ends of the ramp.
     if let RopeScaling::Yarn(yarn) = &mut rope.scaling {
         yarn.truncate = false;
     }
@@ -116,9 +116,9 @@ struct ModelParts {
     rope: Rope,
     windowed: Vec<bool>,
     window: usize,
-    /// But for rope, reach and sinks.
+    /// Without RoPE, reach and sinks.
     attention: Attention,
-    /// But for activation and biases.
+    /// Without activation and biases.
     experts: Experts,
     activation: Activation,
     tied: bool,

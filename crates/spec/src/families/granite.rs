@@ -52,7 +52,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
 fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::from_gguf(config)?;
     let rope = gguf_rope(config, sizes.head_dim, RopePairs::Interleaved)?;
-    // For this architecture the key tells whether there is rope.
+    // For this architecture the key says whether there is RoPE.
     let has_rope = config.bool_or("rope.scaling.finetuned", true)?;
     let attention = sizes.gguf_attention(config, has_rope.then_some(rope));
     let tied = gguf_tied(config);

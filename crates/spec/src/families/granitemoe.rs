@@ -62,7 +62,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     Ok(Multipliers::from_config(config)?.applied(spec))
 }
 
-/// Hybrids without a single recurrent layer are written so too, with their shared expert.
+/// Hybrids without recurrent layers have this architecture too, with their shared expert.
 fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::from_gguf(config)?;
     let rope = gguf_rope(config, sizes.head_dim, RopePairs::Interleaved)?;

@@ -94,7 +94,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
 fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     let (sizes, recurrent) = gguf_hybrid(config)?;
     let rope = gguf_rope(config, sizes.head_dim, RopePairs::Interleaved)?;
-    // For this architecture the key tells whether there is rope.
+    // For this architecture the key says whether there is RoPE.
     let turns = config.bool_or("rope.scaling.finetuned", true)?;
     let mixers = Hybrid {
         recurrent,

@@ -30,7 +30,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     let rope = Rope::from_config(config, None, 100_000.0, sizes.head_dim)?;
     let attention = Attention {
         qkv_bias: config.bool_or("attention_bias", false)?,
-        ..sizes.attention(Some(rope.neighbours()))
+        ..sizes.attention(Some(rope.interleaved()))
     };
     let feed_forward = sizes.biased_gated(config)?;
     let tied = config.bool_or("tie_word_embeddings", false)?;

@@ -95,7 +95,7 @@ const TORCH: LayerNames = &[
     ),
 ];
 
-/// As transformers saves dense layers: under the experts' name.
+/// transformers saves dense layers under the experts' name.
 const SAVED: LayerNames = &[
     (Gate, "block_sparse_moe.gate_proj.weight"),
     (Up, "block_sparse_moe.up_proj.weight"),

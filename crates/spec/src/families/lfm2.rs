@@ -49,7 +49,7 @@ pub(super) const DENSE: LayerNames = &[
     (Down, "feed_forward.w2.weight"),
 ];
 
-/// All but the feed-forwards.
+/// All names except those of feed-forwards.
 pub(super) const MIXERS: LayerNames = &[
     (MixerPreNorm, "operator_norm.weight"),
     (ConvIn, "conv.in_proj.weight"),
@@ -62,7 +62,7 @@ pub(super) const MIXERS: LayerNames = &[
     (ExpertsPreNorm, "ffn_norm.weight"),
 ];
 
-/// Without its layers' names.
+/// The naming without layer names.
 pub(super) const UNNAMED: Naming = Naming {
     global_overrides: &[(Role::FinalNorm, "model.embedding_norm.weight")],
     ..PLAIN.hugging_face
@@ -73,7 +73,7 @@ pub(super) const GGUF: Naming = Naming {
     ..PLAIN.gguf
 };
 
-/// What its first checkpoints called some fields.
+/// Field names of the first checkpoints.
 pub(super) const OLD_NAMES: &[(&str, &str)] = &[
     ("block_ff_dim", "intermediate_size"),
     ("tie_embedding", "tie_word_embeddings"),
@@ -151,8 +151,8 @@ fn hybrid(sizes: &Sizes, recurrent: Vec<bool>, conv: ShortConv, rope: Rope) -> H
     }
 }
 
-/// Older configs state the width of a feed-forward without a gate, which is cut to two thirds,
-/// then stretched and rounded up.
+/// Older configs state the width of an ungated feed-forward, which is reduced to two thirds, then
+/// multiplied and rounded up.
 fn feed_forward(config: &Config, stated: usize) -> Result<usize, SpecError> {
     if !config.bool_or("block_auto_adjust_ff_dim", true)? {
         return Ok(stated);

@@ -1,5 +1,5 @@
 //! Llama 4 (text): attention within chunks on the layers with rope, over everything and with a
-//! temperature on those without, and experts whose weights multiply what goes in.
+//! temperature on those without, and experts whose weights multiply their input.
 
 mod gguf;
 
@@ -100,7 +100,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     let dense = config.usize("intermediate_size_mlp")?;
     let parts = ModelParts {
         attention: sizes.biased_attention(config, None)?,
-        rope: Rope::from_config(config, None, 500_000.0, sizes.head_dim)?.neighbours(),
+        rope: Rope::from_config(config, None, 500_000.0, sizes.head_dim)?.interleaved(),
         with_rope,
         chunked,
         chunk: config.usize_opt("attention_chunk_size")?,
@@ -116,7 +116,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     Ok(parts.model(&sizes))
 }
 
-/// Some checkpoints switch it on by a number.
+/// Some checkpoints enable it with a number.
 fn temperature(config: &Config) -> Result<Option<Temperature>, SpecError> {
     let field = "attn_temperature_tuning";
     let tuned = match config.get(field) {
@@ -140,7 +140,7 @@ fn sparse(config: &Config, layers: usize) -> Result<Vec<bool>, SpecError> {
 }
 
 struct ModelParts {
-    /// But for what differs from layer to layer.
+    /// Without the properties that differ by layer.
     attention: Attention,
     rope: Rope,
     with_rope: Vec<bool>,
@@ -150,7 +150,7 @@ struct ModelParts {
     temperature: Option<Temperature>,
     /// The layers with rope normalise queries and keys.
     normalised: bool,
-    /// But for the shared expert.
+    /// Without the shared expert.
     mixture: Mixture,
     tied: bool,
 }

@@ -61,8 +61,8 @@ const FIELDS: MambaFields = MambaFields {
 /// The state has no limit; GGUF files contain this number.
 const CONTEXT: usize = 1 << 20;
 
-/// What stays when attention and feed-forwards go.
-const NOTHING: Sizes = Sizes {
+/// Sizes of a model without attention and feed-forwards.
+const NO_ATTENTION: Sizes = Sizes {
     vocab: 0,
     hidden: 0,
     layers: 0,
@@ -83,7 +83,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
         layers: bounded_layers("num_hidden_layers", layers)?,
         context: config.usize_or("max_position_embeddings", CONTEXT)?,
         eps: config.f64_or("layer_norm_epsilon", 1e-5)? as f32,
-        ..NOTHING
+        ..NO_ATTENTION
     };
     let inner = config.usize_or("expand", 2)? * sizes.hidden;
     let norm = Norm::rms(sizes.eps);
@@ -103,7 +103,7 @@ fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
         layers: bounded_layers(&config.key("block_count"), layers)?,
         context: config.usize("context_length")?,
         eps: config.f64("attention.layer_norm_rms_epsilon")? as f32,
-        ..NOTHING
+        ..NO_ATTENTION
     };
     let mamba = gguf_mamba2(config, sizes.layers, sizes.eps)?;
     Ok(model(&sizes, gguf_tied(config), mamba))

@@ -1,4 +1,4 @@
-//! MiMo-V2-Flash: windowed layers with sinks, twice the key/value heads and a rope of their own;
+//! MiMo-V2-Flash: windowed layers with sinks, twice the key/value heads and a separate RoPE;
 //! values shorter than keys, and DeepSeek-V3's router.
 
 mod gguf;
@@ -64,7 +64,7 @@ const DEFAULTS: CorrectedDefaults = CorrectedDefaults {
 const GLOBAL_THETA: f64 = 5_000_000.0;
 const LOCAL_THETA: f64 = 10_000.0;
 /// The share of a head that rotates.
-const TURNING: f64 = 0.334;
+const ROTATED_SHARE: f64 = 0.334;
 const GLOBAL_INTERVAL: usize = 6;
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
@@ -127,7 +127,7 @@ fn rope(config: &Config, group: &str, field: &str, theta: f64) -> Result<Rope, S
     if config.get("rope_parameters").is_some() {
         return Rope::partial_from_config(config, Some(group), theta, head_dim);
     }
-    let rotating = config.f64_or("partial_rotary_factor", TURNING)?;
+    let rotating = config.f64_or("partial_rotary_factor", ROTATED_SHARE)?;
     let theta = config.f64_or(field, theta)?;
     Ok(Rope::plain(
         theta as f32,
@@ -179,7 +179,7 @@ struct ModelParts {
     windowed: Vec<bool>,
     window: usize,
     local_kv_heads: usize,
-    /// But for what differs from layer to layer.
+    /// Without the properties that differ by layer.
     attention: Attention,
     mixture: Mixture,
     tied: bool,

@@ -1,7 +1,7 @@
 //! One file per family, named for its `model_type`, with the family's row: its [`Family`].
 //!
-//! The rows hold everything that is known of a family by name. Code outside this crate asks a
-//! [`ModelSpec`] what to compute and its [`FamilyFacts`] how other tools treat it.
+//! The rows contain all knowledge about families. Other crates use a [`ModelSpec`] to know what to
+//! compute and its [`FamilyFacts`] to know how other tools treat it.
 
 mod afmoe;
 mod cohere;
@@ -68,19 +68,19 @@ use crate::naming::{GGUF, HUGGING_FACE, Naming};
 /// A family's row: how each kind of config becomes a spec, what its tensors are called there, and
 /// how other tools treat the family.
 pub struct Family {
-    /// `model_type`s in `config.json`, the text model's own first. A config that wraps the text
-    /// model's in `text_config` may say either its own type or that one's.
+    /// `model_type`s in `config.json`, the text model's first. A config that wraps the text model's
+    /// in `text_config` may have the type of either.
     pub model_types: &'static [&'static str],
     pub(crate) from_config: fn(&Config) -> Result<ModelSpec, SpecError>,
-    /// As transformers names tensors.
+    /// The tensor names of transformers.
     pub(crate) hugging_face: Naming,
-    /// As mlx-lm names them, where that differs.
+    /// The tensor names of mlx-lm, if they differ.
     pub(crate) mlx: Option<Naming>,
     pub(crate) gguf: Option<GgufFamily>,
     pub facts: FamilyFacts,
 }
 
-/// A family as llama.cpp writes it.
+/// How GGUF files of llama.cpp describe the family.
 pub(crate) struct GgufFamily {
     /// `general.architecture`s.
     pub architectures: &'static [&'static str],
@@ -228,7 +228,7 @@ impl ModelSpec {
 
 /// The text model's own config, if a larger model's config wraps it.
 fn text_config(config: &Config) -> Result<Option<Config>, SpecError> {
-    // Some state only outside whether the head is tied to the embedding.
+    // Some configs state only in the outer part whether the head is tied.
     let field = "tie_word_embeddings";
     let tied = config.get(field).cloned();
     let text = config.object("text_config")?;

@@ -1,5 +1,5 @@
-//! Nemotron and Minitron: layer norms stored less one, a feed-forward of squared ReLUs without
-//! gate, rope over a part of each head.
+//! Nemotron and Minitron: layer norms stored as `weight - 1`, a feed-forward of squared ReLUs
+//! without gate, rope over a part of each head.
 
 use serde_json::json;
 

@@ -136,7 +136,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     Ok(parts.model(&sizes, tied, &kinds))
 }
 
-/// Neither the experts nor the one for all positions, of size `shared`, have gates.
+/// Removes the gates of the experts and of the shared expert, which has size `shared`.
 fn ungated(experts: Experts, shared: usize, activation: Activation) -> Experts {
     Experts {
         expert: Dense::plain(experts.expert.size, activation, false),

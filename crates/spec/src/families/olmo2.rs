@@ -53,7 +53,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     }))
 }
 
-/// But for rope and reach.
+/// Without RoPE and reach, which differ by layer.
 pub(super) fn attention(config: &Config, sizes: &Sizes) -> Result<Attention, SpecError> {
     Ok(Attention {
         qk_norm: Some(QkNorm::all_heads(Norm::rms(sizes.eps))),

@@ -1,4 +1,4 @@
-//! OLMo 3: OLMo 2 with a window on three layers of four; only the others stretch their rope.
+//! OLMo 3: OLMo 2 with a window on three layers of four; only the other layers scale their RoPE.
 
 use serde_json::json;
 
@@ -46,7 +46,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     let global = rope("full_attention")?;
     let local = match config.object("rope_parameters")? {
         Some(_) => rope("sliding_attention")?,
-        None => unstretched(&global),
+        None => without_scaling(&global),
     };
     let attention = olmo2::attention(config, &sizes)?;
     let feed_forward = sizes.gated(activation(config, "hidden_act", Activation::Silu)?, false);
@@ -70,7 +70,7 @@ fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
         None => vec![false; sizes.layers],
     };
     let global = gguf_rope(config, sizes.head_dim, RopePairs::Halves)?;
-    let mut local = unstretched(&global);
+    let mut local = without_scaling(&global);
     if let Some(theta) = config.f64_opt("rope.freq_base_swa")? {
         local.theta = theta as f32;
     }
@@ -89,7 +89,7 @@ fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     }))
 }
 
-fn unstretched(rope: &Rope) -> Rope {
+fn without_scaling(rope: &Rope) -> Rope {
     Rope {
         scaling: RopeScaling::None,
         ..rope.clone()

@@ -35,7 +35,7 @@ pub(super) const FAMILY: Family = Family {
         architectures: &["phi2"],
         from_gguf,
         naming: Naming {
-            // As older converters wrote them.
+            // Names from older converters.
             also: Some(&Naming {
                 fused: &[GGUF_QKV],
                 ..cohere::GGUF_NAMING

@@ -54,7 +54,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::from_config(config)?;
     let rope = Rope::partial_from_config(config, None, 10_000.0, sizes.head_dim)?;
     if let RopeScaling::Yarn(_) = rope.scaling {
-        // In this family's own code the word means longrope.
+        // In this family, the word means longrope.
         return Err(SpecError::Unsupported {
             field: config.path("rope_scaling.type"),
             found: "`yarn`".into(),

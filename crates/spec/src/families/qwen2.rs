@@ -1,4 +1,4 @@
-//! Qwen2 and Qwen2.5: biases on q, k and v; a window on the upper layers where switched on.
+//! Qwen2 and Qwen2.5: biases on q, k and v; a window on the upper layers if enabled.
 
 use super::common::{Sizes, activation, gguf_rope, gguf_tied, reach, windowed_layers};
 use super::{Family, GgufFamily, PLAIN};

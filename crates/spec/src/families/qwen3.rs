@@ -1,4 +1,4 @@
-//! Qwen3 (dense): normalised queries and keys, biases only where the config asks.
+//! Qwen3 (dense): normalised queries and keys, biases only if the config sets them.
 
 use super::common::{Sizes, activation, gguf_rope, gguf_tied, reach};
 use super::{Family, GgufFamily, PLAIN, qwen2};

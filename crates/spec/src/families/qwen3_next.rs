@@ -65,7 +65,7 @@ const GGUF: Naming = Naming {
     ..OLDER_GGUF
 };
 
-/// From before llama.cpp took the gate apart.
+/// From before llama.cpp separated the gate.
 const OLDER_GGUF: Naming = Naming {
     overrides: &[GGUF_POST_ATTENTION],
     fused: &[GGUF_QUERY_AND_GATE, GGUF_DELTA_CONV, QKVZ, BETA_AND_DECAY],

@@ -1,4 +1,4 @@
-//! Seed-OSS: Llama's shape with biases on q, k and v, and on the output where the config asks.
+//! Seed-OSS: Llama's shape with biases on q, k and v, and on the output if the config sets them.
 
 use serde_json::json;
 

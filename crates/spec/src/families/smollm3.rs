@@ -1,4 +1,4 @@
-//! SmolLM3: Llama with every fourth layer free of positions.
+//! SmolLM3: Llama without positions in every fourth layer.
 
 use super::common::{Sizes, all_but_each, gguf_rope, gguf_tied, interval, reach};
 use super::{Family, GgufFamily, PLAIN, qwen2};

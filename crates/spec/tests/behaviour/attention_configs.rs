@@ -157,7 +157,7 @@ fn command_r7b_has_no_rope_in_global_layers() {
     };
     let local = Attention {
         reach: Reach::Window(4096),
-        ..attention(32, 8, 128, Some(Rope::plain(5e4, 128).neighbours()))
+        ..attention(32, 8, 128, Some(Rope::plain(5e4, 128).interleaved()))
     };
     assert_eq!(spec.layers[0].blocks, side_by_side(local));
     let global = attention(32, 8, 128, None);
@@ -243,7 +243,7 @@ fn glm_4_9b_norms_on_both_sides() {
     let norm = Norm::rms(1e-5);
     let attention = Attention {
         qkv_bias: true,
-        ..attention(32, 2, 128, Some(Rope::plain(1e4, 64).neighbours()))
+        ..attention(32, 2, 128, Some(Rope::plain(1e4, 64).interleaved()))
     };
     let expected = [
         Branch::sandwich(norm, Mixer::Attention(attention)).into(),

@@ -152,7 +152,7 @@ fn llama_3_2_1b() {
 }
 
 #[test]
-fn llama_2_7b_uses_default_head_dim_and_theta() {
+fn llama_2_uses_default_head_dim_and_theta() {
     check(
         json!({
             "architectures": ["LlamaForCausalLM"], "bos_token_id": 1, "eos_token_id": 2,

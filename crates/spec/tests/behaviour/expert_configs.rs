@@ -97,7 +97,7 @@ fn deepseek_v3_chooses_among_half_of_its_groups() {
                 }),
                 ..Rope::plain(1e4, 64)
             }
-            .neighbours(),
+            .interleaved(),
         ),
         scale: 0.0,
         norm: Norm::rms(1e-6),
@@ -176,7 +176,7 @@ fn glm_4_7_flash_states_latent_sizes() {
     };
     let dims = (latent.nope_dim, latent.rope_dim, latent.value_dim);
     assert_eq!((latent.query_rank, dims), (Some(768), (192, 64, 256)));
-    assert_eq!(latent.rope, Some(Rope::plain(1e6, 64).neighbours()));
+    assert_eq!(latent.rope, Some(Rope::plain(1e6, 64).interleaved()));
     assert_eq!(latent.scale, 1.0 / 16.0);
     assert_eq!(layers_where(&spec, |layer| is_dense(&spec, layer)), [0]);
 }

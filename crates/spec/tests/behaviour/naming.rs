@@ -472,9 +472,8 @@ fn gate_bias_depends_on_family() {
     for (family, gate_bias) in [("afmoe", false), ("qwen3_next", true)] {
         let (spec, naming) = named(&with(golden(family), json!({"attention_bias": true})));
         let roles: HashSet<Role> = naming.slots(&spec).iter().map(|slot| slot.role).collect();
-        let any = |wanted: LayerRole| {
-            (0..spec.layers.len()).any(|l| roles.contains(&Role::Layer(l, wanted)))
-        };
+        let any =
+            |role: LayerRole| (0..spec.layers.len()).any(|l| roles.contains(&Role::Layer(l, role)));
         assert!(
             any(LayerRole::OutputGate) && any(LayerRole::QueryBias),
             "{family}"

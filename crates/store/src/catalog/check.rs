@@ -12,7 +12,7 @@ pub(super) struct Checker<'a> {
 }
 
 impl Checker<'_> {
-    pub(super) fn wrong(&self, at: impl fmt::Display, problem: impl fmt::Display) -> StoreError {
+    pub(super) fn invalid(&self, at: impl fmt::Display, problem: impl fmt::Display) -> StoreError {
         StoreError::Catalog {
             file: self.file.to_owned(),
             at: at.to_string(),
@@ -21,11 +21,11 @@ impl Checker<'_> {
     }
 
     pub(super) fn entry(&self, entry: &CatalogEntry) -> Result<(), StoreError> {
-        let require = |right: bool, problem: &str| {
-            if right {
+        let require = |valid: bool, problem: &str| {
+            if valid {
                 Ok(())
             } else {
-                Err(self.wrong(entry, problem))
+                Err(self.invalid(entry, problem))
             }
         };
         require(is_name(&entry.name), "name must be a plain word")?;
@@ -57,7 +57,7 @@ impl Checker<'_> {
                 form.kind,
                 form.quant
             );
-            check_form(form).map_err(|problem| self.wrong(at, problem))?;
+            check_form(form).map_err(|problem| self.invalid(at, problem))?;
         }
         Ok(())
     }
@@ -65,8 +65,8 @@ impl Checker<'_> {
 
 type CheckResult = Result<(), &'static str>;
 
-fn require(right: bool, problem: &'static str) -> CheckResult {
-    if right { Ok(()) } else { Err(problem) }
+fn require(valid: bool, problem: &'static str) -> CheckResult {
+    if valid { Ok(()) } else { Err(problem) }
 }
 
 fn check_form(form: &ModelForm) -> CheckResult {

@@ -49,9 +49,9 @@ impl Catalog {
         let checker = Checker { file };
         let default = match default {
             Some(name) => position(&entries, &name)
-                .ok_or_else(|| checker.wrong("default", format!("{name:?} is not an entry")))?,
+                .ok_or_else(|| checker.invalid("default", format!("{name:?} is not an entry")))?,
             None if entries.is_empty() => {
-                return Err(checker.wrong("model", "it has no entries"));
+                return Err(checker.invalid("model", "it has no entries"));
             }
             None => 0,
         };
@@ -69,7 +69,7 @@ impl Catalog {
         let kept = kept.filter(|entry| !added.contains(&key(entry)));
         let entries: Vec<CatalogEntry> = entries.into_iter().chain(kept).collect();
         let default = position(&entries, &default).ok_or_else(|| {
-            Checker { file }.wrong("default", format!("{default:?} is not an entry"))
+            Checker { file }.invalid("default", format!("{default:?} is not an entry"))
         })?;
         Ok(Self { entries, default })
     }
@@ -131,14 +131,14 @@ impl UserCatalog {
 fn read(file: &str, text: &str) -> Result<Document, StoreError> {
     let checker = Checker { file };
     let document: Document = toml::from_str(text)
-        .map_err(|error| checker.wrong("its syntax", error.to_string().trim_end()))?;
+        .map_err(|error| checker.invalid("its syntax", error.to_string().trim_end()))?;
     let mut seen = HashSet::new();
     for entry in &document.entries {
         checker.entry(entry)?;
         for tag in &entry.tags {
             // Names that a case-insensitive file system would merge count as equal.
             if !seen.insert(format!("{}-{tag}", entry.name).to_ascii_lowercase()) {
-                return Err(checker.wrong(entry, format!("{}:{tag} is listed twice", entry.name)));
+                return Err(checker.invalid(entry, format!("{}:{tag} is listed twice", entry.name)));
             }
         }
     }

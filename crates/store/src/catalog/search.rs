@@ -3,7 +3,7 @@
 use super::{Catalog, CatalogEntry};
 
 /// Words at least this similar count as a typo: `lama` for `llama`, not `phi` for `pi`.
-const ALIKE: f64 = 0.84;
+const MIN_SIMILARITY: f64 = 0.84;
 const SUGGESTIONS: usize = 3;
 
 impl Catalog {
@@ -25,21 +25,24 @@ impl Catalog {
     pub(crate) fn suggest(&self, reference: &str) -> Vec<String> {
         let reference = reference.to_lowercase();
         let name = reference.split(':').next().unwrap_or_default();
-        let mut near: Vec<(f64, String)> = Vec::new();
+        let mut similar: Vec<(f64, String)> = Vec::new();
         for entry in &self.entries {
-            let of_name = match strsim::jaro_winkler(name, &entry.name) {
-                alike if alike >= ALIKE => alike,
+            let name_similarity = match strsim::jaro_winkler(name, &entry.name) {
+                similarity if similarity >= MIN_SIMILARITY => similarity,
                 _ => continue,
             };
-            let whole = entry
+            let full_similarities = entry
                 .tags
                 .iter()
                 .map(|tag| strsim::jaro_winkler(&reference, &format!("{}:{tag}", entry.name)));
-            near.push((of_name + whole.fold(0.0, f64::max), entry.to_string()));
+            similar.push((
+                name_similarity + full_similarities.fold(0.0, f64::max),
+                entry.to_string(),
+            ));
         }
-        near.sort_by(|(one, _), (other, _)| other.total_cmp(one));
-        near.truncate(SUGGESTIONS);
-        near.into_iter().map(|(_, name)| name).collect()
+        similar.sort_by(|(one, _), (other, _)| other.total_cmp(one));
+        similar.truncate(SUGGESTIONS);
+        similar.into_iter().map(|(_, name)| name).collect()
     }
 }
 
@@ -73,7 +76,7 @@ fn match_score(field: &str, word: &str) -> u32 {
         _ if field == word => 4,
         _ if field.starts_with(word) => 3,
         _ if field.contains(word) => 2,
-        _ if strsim::jaro_winkler(field, word) >= ALIKE => 1,
+        _ if strsim::jaro_winkler(field, word) >= MIN_SIMILARITY => 1,
         _ => 0,
     }
 }

@@ -31,8 +31,8 @@ pub struct CachedFile {
     pub path: String,
     /// 0 for a dangling link.
     pub size: u64,
-    /// The expected hash, SHA-256 or git's, told apart by length. `None` if the file is not a link,
-    /// as on systems without symlinks.
+    /// The expected hash, SHA-256 or git's, distinguished by length. `None` if the file is not a
+    /// link, as on systems without symlinks.
     pub hash: Option<String>,
 }
 
@@ -91,23 +91,23 @@ impl Hub {
     pub fn remove(&self, snapshot: &CachedSnapshot) -> Result<u64, HubError> {
         let dir = RepoDir::for_repo(&self.cache_dir, &snapshot.repo);
         let all = snapshots(&dir, &snapshot.repo)?;
-        let (ours, others): (Vec<_>, Vec<_>) = all
+        let (same_commit, others): (Vec<_>, Vec<_>) = all
             .into_iter()
             .partition(|other| other.commit == snapshot.commit);
         // Refs go first: a dangling ref would resolve to an empty model.
-        for reference in ours.iter().flat_map(|ours| &ours.refs) {
+        for reference in same_commit.iter().flat_map(|cached| &cached.refs) {
             remove_file(&dir.reference(reference))?;
         }
         let mut freed = 0;
-        for ours in &ours {
-            for file in &ours.files {
-                let removed = remove_file(&ours.dir.join(&file.path))?;
+        for cached in &same_commit {
+            for file in &cached.files {
+                let removed = remove_file(&cached.dir.join(&file.path))?;
                 freed += file.hash.as_ref().map_or(removed, |_| 0);
             }
             // A concurrent download into it keeps the folder.
-            remove_empty(&ours.dir);
+            remove_empty(&cached.dir);
         }
-        let used = ours.iter().flat_map(|ours| &ours.files);
+        let used = same_commit.iter().flat_map(|cached| &cached.files);
         let used: HashSet<&str> = used.filter_map(|file| file.hash.as_deref()).collect();
         for etag in used {
             freed += remove_blob(&dir, &snapshot.repo, etag)?;
@@ -130,22 +130,22 @@ impl Hub {
         let is_removed = |of: &CachedSnapshot, file: &CachedFile| {
             of.commit == snapshot.commit && files.contains(&file.path.as_str())
         };
-        let ours = all.iter().find(|other| other.commit == snapshot.commit);
-        let Some(ours) = ours else {
+        let cached = all.iter().find(|other| other.commit == snapshot.commit);
+        let Some(cached) = cached else {
             return Ok(0);
         };
-        if ours.files.iter().all(|file| is_removed(ours, file)) {
-            return self.remove(ours);
+        if cached.files.iter().all(|file| is_removed(cached, file)) {
+            return self.remove(cached);
         }
         let mut freed = 0;
-        for file in ours.files.iter().filter(|file| is_removed(ours, file)) {
-            let removed = remove_file(&ours.dir.join(&file.path))?;
+        for file in cached.files.iter().filter(|file| is_removed(cached, file)) {
+            let removed = remove_file(&cached.dir.join(&file.path))?;
             freed += match file.hash.as_deref() {
                 Some(etag) => remove_blob(&dir, &snapshot.repo, etag)?,
                 None => removed,
             };
         }
-        remove_empty(&ours.dir);
+        remove_empty(&cached.dir);
         Ok(freed)
     }
 
@@ -298,7 +298,7 @@ fn remove_blob(dir: &RepoDir, repo: &str, etag: &str) -> Result<u64, HubError> {
     let Some(_held) = BlobLock::if_free(&dir.lock(etag)) else {
         return Ok(0);
     };
-    // Read under the lock: nobody else can link to it now.
+    // Read under the lock: no other process can link to it now.
     let snapshots = snapshots(dir, repo)?;
     let mut files = snapshots.iter().flat_map(|snapshot| &snapshot.files);
     if files.any(|file| file.hash.as_deref() == Some(etag)) {
@@ -317,7 +317,7 @@ fn sweep(dir: &RepoDir, repo: &str, kinds: LeftoverKinds) -> Result<Vec<Leftover
         let Some(_held) = BlobLock::if_free(&dir.lock(&etag)) else {
             continue;
         };
-        // Read again under the lock: nobody else can link to it now.
+        // Read again under the lock: no other process can link to it now.
         let still = leftovers(dir, repo, kinds)?;
         for (_, path) in still.into_iter().filter(|(other, _)| *other == etag) {
             let bytes = remove_file(&path)?;

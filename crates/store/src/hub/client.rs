@@ -20,11 +20,11 @@ use super::retry::{RequestFailure, StopSignal};
 use super::tuning::DownloadTuning;
 
 const USER: &str = concat!("loquat/", env!("CARGO_PKG_VERSION"));
-const REDIRECTS: usize = 10;
+const MAX_REDIRECTS: usize = 10;
 /// Retries for a hub that has not responded yet.
 const FIRST_RETRIES: u32 = 2;
 /// More than the listing of the largest repositories; limits a hostile response.
-const LONGEST_LISTING: u64 = 64 << 20;
+const MAX_LISTING_BYTES: u64 = 64 << 20;
 
 pub(crate) struct Client {
     endpoint: String,
@@ -98,7 +98,7 @@ impl Client {
                     failure
                 }
             })?;
-            let body = response.body.into_with_config().limit(LONGEST_LISTING);
+            let body = response.body.into_with_config().limit(MAX_LISTING_BYTES);
             body.read_to_string()
                 .map_err(|error| RequestFailure::passing(unreachable(&response.host, &error)))
         })
@@ -145,7 +145,7 @@ impl Client {
         let mut address = format!("{}/{path}", self.endpoint);
         let mut linked = HeaderMap::new();
         let mut host = self.hub.clone();
-        for _ in 0..REDIRECTS {
+        for _ in 0..MAX_REDIRECTS {
             let uri = parse(&address, &host).map_err(RequestFailure::lasting)?;
             host = host_and_port(&uri);
             let trusted = Origin::from_uri(&uri) == self.origin;
@@ -185,7 +185,7 @@ impl Client {
         Err(RequestFailure::lasting(HubError::BadAnswer {
             host: self.hub.clone(),
             what: path.to_owned(),
-            problem: format!("it redirects more than {REDIRECTS} times"),
+            problem: format!("it redirects more than {MAX_REDIRECTS} times"),
         }))
     }
 
@@ -433,17 +433,17 @@ fn linked_headers(headers: &HeaderMap) -> HeaderMap {
 
 /// The target of a redirect.
 fn redirected(from: &Uri, response: &HubResponse) -> Result<String, HubError> {
-    let wrong = |problem: &str| HubError::BadAnswer {
+    let bad_redirect = |problem: &str| HubError::BadAnswer {
         host: response.host.clone(),
         what: from.path().to_owned(),
         problem: problem.to_owned(),
     };
     let location = response
         .header(LOCATION.as_str())
-        .ok_or_else(|| wrong("a redirect has no location"))?;
+        .ok_or_else(|| bad_redirect("a redirect has no location"))?;
     let scheme = from.scheme_str().unwrap_or("https");
     if location.starts_with("http://") && scheme == "https" {
-        return Err(wrong("it redirects from https to http"));
+        return Err(bad_redirect("it redirects from https to http"));
     }
     if location.starts_with("http://") || location.starts_with("https://") {
         return Ok(location.to_owned());
@@ -455,7 +455,7 @@ fn redirected(from: &Uri, response: &HubResponse) -> Result<String, HubError> {
         let authority = from.authority().map_or("", |authority| authority.as_str());
         return Ok(format!("{scheme}://{authority}{location}"));
     }
-    Err(wrong(
+    Err(bad_redirect(
         "it redirects to an address that is neither absolute nor a path",
     ))
 }

@@ -173,7 +173,7 @@ impl Download<'_> {
             tuning.streams_per_file,
             tuning.smallest_stream,
         );
-        let here = AtomicU64::new(part.bytes());
+        let on_disk = AtomicU64::new(part.bytes());
         self.observer.at(part.bytes());
         let streams = pieces.len().min(tuning.streams_per_file);
         let queue = Mutex::new(VecDeque::from(pieces));
@@ -187,7 +187,7 @@ impl Download<'_> {
                             download: self,
                             part,
                             over: &over,
-                            here: &here,
+                            on_disk: &on_disk,
                         };
                         if let Err(other) = stream.run(piece) {
                             let mut ended = ended.lock().unwrap_or_else(PoisonError::into_inner);
@@ -208,12 +208,12 @@ impl Download<'_> {
         let retry = &self.client.tuning().retry;
         let mut failures = 0;
         loop {
-            let here = AtomicU64::new(0);
+            let on_disk = AtomicU64::new(0);
             let stream = Stream {
                 download: self,
                 part,
                 over: self.stop,
-                here: &here,
+                on_disk: &on_disk,
             };
             let mut writer = part.writer(0)?;
             let outcome = self
@@ -250,14 +250,14 @@ impl Download<'_> {
             .client
             .get(&address, span, subject)
             .map_err(StreamError::Failure)?;
-        let whole = Span {
+        let whole_file = Span {
             start: 0,
             end: *size,
         };
         match (response.status, span) {
             (206, Some(span)) if response.span_start() == Some(span.start) => {}
             (200, None) => {}
-            (200, Some(span)) if span == whole => {}
+            (200, Some(span)) if span == whole_file => {}
             (_, Some(_)) => return Err(StreamError::Round(RoundOutcome::NoSpans)),
             (status, None) => {
                 return Err(self.unusable(&response, format!("status {status}")).into());
@@ -290,7 +290,7 @@ struct Stream<'a> {
     part: &'a PartialFile,
     over: &'a StopSignal<'a>,
     /// Bytes on disk, over all streams.
-    here: &'a AtomicU64,
+    on_disk: &'a AtomicU64,
 }
 
 impl Stream<'_> {
@@ -309,7 +309,7 @@ impl Stream<'_> {
                 .download
                 .response(self.part, Some(span))
                 .and_then(|response| self.copy(response, &mut writer, piece.end));
-            // Record the received bytes whatever ended the stream.
+            // Record the received bytes even if the stream failed.
             let recorded = writer.record();
             match outcome {
                 Ok(()) => {}
@@ -356,8 +356,8 @@ impl Stream<'_> {
                 ))));
             }
             writer.write(&buffer[..read], step)?;
-            let here = self.here.fetch_add(read as u64, Ordering::Relaxed) + read as u64;
-            self.download.observer.at(here);
+            let on_disk = self.on_disk.fetch_add(read as u64, Ordering::Relaxed) + read as u64;
+            self.download.observer.at(on_disk);
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use super::options::{
-    CACHE_VARIABLE, ENDPOINT_VARIABLE, OFFLINE_VARIABLE, OUR_OFFLINE_VARIABLE, TOKEN_VARIABLE,
+    CACHE_VARIABLE, ENDPOINT_VARIABLE, LOQUAT_OFFLINE_VARIABLE, OFFLINE_VARIABLE, TOKEN_VARIABLE,
 };
 
 #[derive(Debug, thiserror::Error)]
@@ -129,7 +129,7 @@ pub enum HubError {
 
     #[error(
         "{repo} at {revision} is not in the cache {}, and the store is offline; pull it once without \
-         --offline, {OFFLINE_VARIABLE} and {OUR_OFFLINE_VARIABLE}", cache.display()
+         --offline, {OFFLINE_VARIABLE} and {LOQUAT_OFFLINE_VARIABLE}", cache.display()
     )]
     NotCached {
         repo: String,
@@ -139,7 +139,7 @@ pub enum HubError {
 
     #[error(
         "{repo} is incomplete in the cache, and the store is offline: {} missing; pull it once without \
-         --offline, {OFFLINE_VARIABLE} and {OUR_OFFLINE_VARIABLE}",
+         --offline, {OFFLINE_VARIABLE} and {LOQUAT_OFFLINE_VARIABLE}",
         match &files[..] {
             [file] => format!("{file} is"),
             files => format!("{} are", files.join(", ")),

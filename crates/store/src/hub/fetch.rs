@@ -95,24 +95,24 @@ impl Hub {
             .iter()
             .map(|file| file.path.as_str())
             .collect();
-        let here = files
+        let on_disk = files
             .iter()
             .filter(|file| !absent.contains(file.path.as_str()));
-        let here: Vec<(&str, ExpectedHash)> = here
+        let on_disk: Vec<(&str, ExpectedHash)> = on_disk
             .filter_map(|file| {
                 let expected = ExpectedHash::from_listing(file)
                     .or_else(|| listing::linked_blob(&snapshot.join(&file.path)))?;
                 Some((file.path.as_str(), expected))
             })
             .collect();
-        if here.is_empty() {
+        if on_disk.is_empty() {
             return Ok(Vec::new());
         }
         let size = |path: &str| fs::metadata(snapshot.join(path)).map_or(0, |found| found.len());
-        let total = here.iter().map(|(path, _)| size(path)).sum();
+        let total = on_disk.iter().map(|(path, _)| size(path)).sum();
         progress.start(&format!("verifying {}", repo.id), Some(total));
         let mut on_read = |read| progress.advance(read);
-        let damaged = here
+        let damaged = on_disk
             .iter()
             .map(|(path, expected)| {
                 let path = snapshot.join(path);
@@ -122,7 +122,7 @@ impl Hub {
             .collect::<Result<Vec<_>, _>>();
         progress.finish();
         let mut discarded = Vec::new();
-        for ((path, expected), found) in here.into_iter().zip(damaged?) {
+        for ((path, expected), found) in on_disk.into_iter().zip(damaged?) {
             if found.is_some() && discard(&dir, &snapshot.join(path), &expected)? {
                 discarded.push(path.to_owned());
             }
@@ -139,8 +139,8 @@ impl Hub {
         });
         let needed = absent
             .map(|file| {
-                let here = PartialFile::bytes_on_disk(dir, file.expected.etag(), file.size);
-                file.size - here
+                let on_disk = PartialFile::bytes_on_disk(dir, file.expected.etag(), file.size);
+                file.size - on_disk
             })
             .fold(0, u64::saturating_add);
         let Some(free) = free_space(&self.cache_dir) else {
@@ -170,11 +170,11 @@ fn missing<'f>(snapshot: &Path, files: &[&'f RemoteFile]) -> Result<Vec<&'f Remo
             });
         }
         let path = snapshot.join(&file.path);
-        let here = match file.size {
+        let on_disk = match file.size {
             Some(size) => snapshot_links::has_size(&path, size),
             None => path.is_file(),
         };
-        if !here && seen.insert(&file.path) {
+        if !on_disk && seen.insert(&file.path) {
             missing.push(file);
         }
     }

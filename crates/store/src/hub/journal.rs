@@ -74,8 +74,8 @@ fn line(span: &Range<u64>) -> String {
 
 fn parse(text: &str, size: u64) -> Option<Record> {
     // Ignore an unterminated last line.
-    let (whole, _) = text.rsplit_once('\n')?;
-    let mut lines = whole.lines();
+    let (complete, _) = text.rsplit_once('\n')?;
+    let mut lines = complete.lines();
     let head = lines.next()?.strip_prefix(TITLE)?.trim_start();
     let (recorded, identity) = head.split_once(' ')?;
     if recorded.parse() != Ok(size) {
@@ -183,9 +183,9 @@ pub(super) mod tests {
         for span in [0..10, 50..65, 10..20] {
             journal.add(span).unwrap();
         }
-        let whole = fs::read_to_string(&path).unwrap();
-        for length in 0..=whole.len() {
-            fs::write(&path, &whole[..length]).unwrap();
+        let journal_text = fs::read_to_string(&path).unwrap();
+        for length in 0..=journal_text.len() {
+            fs::write(&path, &journal_text[..length]).unwrap();
             let cut = Record::read(&path, 100);
             for span in &cut.done.0 {
                 let mut covered = journal.done().0.iter();
@@ -194,7 +194,7 @@ pub(super) mod tests {
                 assert!(covered.any(inside), "{length}: {span:?}");
             }
         }
-        fs::write(&path, &whole).unwrap();
+        fs::write(&path, &journal_text).unwrap();
         let again = Record::read(&path, 100);
         assert_eq!(&again.done, journal.done());
         assert_eq!(again.identity.as_deref(), Some("tag"));

@@ -11,7 +11,8 @@
 //! ```
 //!
 //! Everything but the two `.loquat` files follows Python's `huggingface_hub`. Its older versions
-//! read `<etag>.incomplete` as the beginning of a file; ours has gaps, so it needs another name.
+//! read `<etag>.incomplete` as the beginning of a file; Loquat's partial files have gaps, so they
+//! need another name.
 
 use std::path::{Component, Path, PathBuf};
 

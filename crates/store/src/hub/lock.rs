@@ -44,7 +44,7 @@ impl BlobLock {
 }
 
 /// Unlocks explicitly: between fork and exec, a child process of another thread holds a copy of the
-/// handle, and closing ours would leave the lock with it.
+/// handle, and closing this handle would leave the lock with it.
 impl Drop for BlobLock {
     fn drop(&mut self) {
         let _ = self.file.unlock();
@@ -62,7 +62,7 @@ fn open(path: &Path) -> io::Result<File> {
         .open(path)
 }
 
-/// Python's client removes the lock file on release. A lock on a removed file excludes nobody.
+/// Python's client removes the lock file on release. A lock on a removed file has no effect.
 #[cfg(unix)]
 fn still_named(file: &File) -> io::Result<bool> {
     use std::os::unix::fs::MetadataExt;
@@ -85,7 +85,7 @@ mod tests {
     fn waiter_is_notified_and_acquires_lock() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("locks/blob.lock");
-        let first = BlobLock::acquire(&path, || panic!("nobody has it")).unwrap();
+        let first = BlobLock::acquire(&path, || panic!("the lock is free")).unwrap();
         assert!(BlobLock::if_free(&path).is_none());
         let (waiting, waits) = mpsc::channel();
         thread::scope(|scope| {

@@ -14,7 +14,7 @@ pub(crate) const ENDPOINT_VARIABLE: &str = "HF_ENDPOINT";
 pub(crate) const TOKEN_VARIABLE: &str = "HF_TOKEN";
 pub(crate) const CACHE_VARIABLE: &str = "HF_HUB_CACHE";
 pub(crate) const OFFLINE_VARIABLE: &str = "HF_HUB_OFFLINE";
-pub(crate) const OUR_OFFLINE_VARIABLE: &str = "LOQUAT_OFFLINE";
+pub(crate) const LOQUAT_OFFLINE_VARIABLE: &str = "LOQUAT_OFFLINE";
 
 const DEFAULT_ENDPOINT: &str = "https://huggingface.co";
 
@@ -83,7 +83,7 @@ impl HubOptions {
         let cache_dir = absolute(&cache_dir)
             .map_err(|cause| HubError::io("find the cache directory", &cache_dir, cause))?;
         let offline = self.offline
-            || [OFFLINE_VARIABLE, OUR_OFFLINE_VARIABLE]
+            || [OFFLINE_VARIABLE, LOQUAT_OFFLINE_VARIABLE]
                 .iter()
                 .any(|name| environment.is_on(name));
         Ok(ResolvedHubOptions {
@@ -163,11 +163,11 @@ where
             expected: "an address that starts with https:// or http://",
         });
     }
-    let shown = without_login(plain);
+    let displayed = without_login(plain);
     let name = if by_variable {
-        format!("the mirror {shown} ({ENDPOINT_VARIABLE})")
+        format!("the mirror {displayed} ({ENDPOINT_VARIABLE})")
     } else {
-        shown
+        displayed
     };
     Ok((plain.to_owned(), name))
 }
@@ -282,11 +282,11 @@ mod tests {
                 ..HubOptions::default()
             };
             let debug = format!("{chosen:?}");
-            let said = match resolve(chosen, &[]) {
+            let message = match resolve(chosen, &[]) {
                 Ok(resolved) => resolved.name,
                 Err(error) => error.to_string(),
             };
-            for text in [debug, said] {
+            for text in [debug, message] {
                 assert!(!text.contains("bob") && !text.contains("s3cret"), "{text}");
                 assert!(text.contains("m.example"), "{text}");
             }

@@ -21,7 +21,7 @@ pub(crate) struct PartialFile {
 pub(crate) struct ContentChanged;
 
 impl PartialFile {
-    /// Opens the file, resuming an earlier download of ours or of Python's client. The caller holds
+    /// Opens the file, resuming an earlier download by Loquat or Python's client. The caller holds
     /// the blob's lock.
     pub(crate) fn open(dir: &RepoDir, etag: &str, size: u64) -> Result<Self, HubError> {
         let (path, journal_path) = (dir.part(etag), dir.journal(etag));

@@ -16,7 +16,7 @@ pub struct DownloadTuning {
     pub longest_wait: Duration,
     pub files_at_once: usize,
     pub streams_per_file: usize,
-    /// The least bytes worth a connection of their own.
+    /// The minimum bytes for a separate connection.
     pub smallest_stream: u64,
     /// Bytes between journal entries.
     pub journal_step: u64,

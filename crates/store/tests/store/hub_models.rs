@@ -1,4 +1,4 @@
-//! Models of a hub, from reference to inventory, against a hub that is really asked.
+//! Hub models, from reference to inventory, against a hub server.
 
 use std::fs;
 use std::path::PathBuf;
@@ -12,7 +12,7 @@ use loquat_store::{
 
 use crate::fixture::{RecordedProgress, options_in};
 
-/// A GGUF by its header, which is all the store reads.
+/// A file with a GGUF header, which is all the store reads.
 fn gguf(seed: u64) -> Vec<u8> {
     [b"GGUF".to_vec(), noise(5000, seed)].concat()
 }
@@ -95,7 +95,7 @@ impl StoreFixture {
         Store::open(options).unwrap()
     }
 
-    /// Another cache of ours, which knows nothing of who brought what.
+    /// Another cache directory, without the records of downloads.
     fn other_store(&self) -> Store {
         Store::open(StoreOptions {
             cache_dir: Some(self.root.path().join("another")),
@@ -104,7 +104,7 @@ impl StoreFixture {
         .unwrap()
     }
 
-    /// With these models beside the catalog's own.
+    /// A store with these models in addition to the catalog's.
     fn store_of(&self, catalog: &str) -> Store {
         let path = self.root.path().join("catalog.toml");
         fs::write(&path, catalog).unwrap();
@@ -136,7 +136,9 @@ fn pull(store: &Store, reference: &str) -> String {
 fn stored(store: &Store, name: &str) -> StoredModel {
     let found = store.stored_models().unwrap();
     let mut found = found.into_iter().filter(|stored| stored.name == name);
-    found.next().unwrap_or_else(|| panic!("{name} is not here"))
+    found
+        .next()
+        .unwrap_or_else(|| panic!("{name} is not stored"))
 }
 
 fn names(store: &Store) -> Vec<String> {
@@ -146,13 +148,13 @@ fn names(store: &Store) -> Vec<String> {
 
 #[test]
 fn default_quant_is_fetched_and_reported() {
-    let world = StoreFixture::new();
-    let store = world.store();
+    let fixture = StoreFixture::new();
+    let store = fixture.store();
     let mut progress = RecordedProgress::default();
     let located = store.locate(&"o/quants".into(), &mut progress).unwrap();
     assert_eq!(located.name, "o/quants:Q4_K_M");
     assert_eq!(fs::read(&located.path).unwrap(), gguf(2));
-    assert_eq!(world.requested_files(Site::Resolve), ["m-Q4_K_M.gguf"]);
+    assert_eq!(fixture.requested_files(Site::Resolve), ["m-Q4_K_M.gguf"]);
     assert!(
         progress.notes[0].contains("using Q4_K_M"),
         "{:?}",
@@ -171,14 +173,14 @@ fn default_quant_is_fetched_and_reported() {
 
 #[test]
 fn only_needed_files_are_fetched() {
-    let world = StoreFixture::new();
-    let store = world.store();
+    let fixture = StoreFixture::new();
+    let store = fixture.store();
     let located = store
         .locate(&"o/sharded-mlx".into(), &mut NoProgress)
         .unwrap();
     assert!(located.path.join("config.json").is_file());
     assert_eq!(
-        world.requested_files(Site::Resolve),
+        fixture.requested_files(Site::Resolve),
         [
             "additional_chat_templates/rag.jinja",
             "chat_template.jinja",
@@ -198,16 +200,16 @@ fn only_needed_files_are_fetched() {
 
 #[test]
 fn local_model_needs_no_network() {
-    let world = StoreFixture::new();
-    let first = world
+    let fixture = StoreFixture::new();
+    let first = fixture
         .store()
         .locate(&"o/quants:Q8_0".into(), &mut NoProgress)
         .unwrap();
-    let before = world.hub.requests().len();
-    for store in [world.store(), world.offline()] {
+    let before = fixture.hub.requests().len();
+    for store in [fixture.store(), fixture.offline()] {
         let again = store.locate(&"o/quants:Q8_0".into(), &mut NoProgress);
         assert_eq!(again.unwrap(), first);
-        // What is here is meant where only it is here.
+        // If only one quant is local, it is used.
         let mut progress = RecordedProgress::default();
         let any = store.locate(&"o/quants".into(), &mut progress).unwrap();
         assert_eq!(any.path, first.path);
@@ -217,17 +219,17 @@ fn local_model_needs_no_network() {
             progress.notes
         );
     }
-    assert_eq!(world.hub.requests().len(), before);
-    // A pull asks whether there is more.
-    pull(&world.store(), "o/quants:Q8_0");
-    assert!(world.hub.requests().len() > before);
+    assert_eq!(fixture.hub.requests().len(), before);
+    // A pull checks the hub for updates.
+    pull(&fixture.store(), "o/quants:Q8_0");
+    assert!(fixture.hub.requests().len() > before);
 }
 
 #[test]
 fn offline_error_names_missing_files() {
-    let world = StoreFixture::new();
-    pull(&world.store(), "o/quants:Q8_0");
-    let offline = world.offline();
+    let fixture = StoreFixture::new();
+    pull(&fixture.store(), "o/quants:Q8_0");
+    let offline = fixture.offline();
     for (reference, said) in [
         ("o/both", &["o/both", "offline"][..]),
         ("o/quants:Q2_K", &["o/quants", "Q2_K", "offline"]),
@@ -243,8 +245,8 @@ fn offline_error_names_missing_files() {
 
 #[test]
 fn ambiguous_reference_lists_candidates() {
-    let world = StoreFixture::new();
-    let store = world.store();
+    let fixture = StoreFixture::new();
+    let store = fixture.store();
     let mlx = Some(FileKind::Mlx);
     for (reference, kind, said) in [
         ("o/both", None, &["o/both:Q8_0", "o/both --safetensors"][..]),
@@ -300,18 +302,18 @@ fn form(sha256: &str, repos: &[&str]) -> String {
 fn sources_are_tried_in_order_and_verified() {
     let right = FakeFile::large("", gguf(1)).etag();
     let wrong = "0".repeat(64);
-    let world = StoreFixture::new();
+    let fixture = StoreFixture::new();
     let toy = ModelQuery::from("toy");
 
-    let store = world.store_of(&catalog(&form(&wrong, &["o/quants"])));
+    let store = fixture.store_of(&catalog(&form(&wrong, &["o/quants"])));
     let message = store.locate(&toy, &mut NoProgress).unwrap_err().to_string();
     for part in ["toy:1b", &wrong, &right, "o/quants:m-Q8_0.gguf"] {
         assert!(message.contains(part), "{message}");
     }
-    // The hub had said so before anything was sent.
-    assert_eq!(world.requested_files(Site::Resolve), Vec::<String>::new());
+    // The hub states the hash before the download.
+    assert_eq!(fixture.requested_files(Site::Resolve), Vec::<String>::new());
 
-    let store = world.store_of(&catalog(&form(&right, &["o/absent", "o/quants"])));
+    let store = fixture.store_of(&catalog(&form(&right, &["o/absent", "o/quants"])));
     let mut progress = RecordedProgress::default();
     let located = store.locate(&toy, &mut progress).unwrap();
     assert_eq!(fs::read(&located.path).unwrap(), gguf(1));
@@ -326,15 +328,15 @@ fn sources_are_tried_in_order_and_verified() {
         (Owner::Store, Some(HashSource::Catalog))
     );
 
-    // Under another name, and where the hub states no hash, it is still the one.
+    // The file is found under another name, and if the hub states no hash.
     let renamed = form(&right, &["o/unhashed"]).replace("m-Q8_0", "u-Q8_0");
-    let store = world.store_of(&catalog(&renamed));
+    let store = fixture.store_of(&catalog(&renamed));
     assert_eq!(
         fs::read(store.locate(&toy, &mut NoProgress).unwrap().path).unwrap(),
         gguf(1)
     );
     let renamed = form(&wrong, &["o/unhashed"]).replace("m-Q8_0", "u-Q8_0");
-    let store = world.store_of(&catalog(&renamed));
+    let store = fixture.store_of(&catalog(&renamed));
     let message = store.locate(&toy, &mut NoProgress).unwrap_err().to_string();
     assert!(message.contains(&right), "{message}");
     assert!(Catalog::embedded().unwrap().find("toy").is_none());
@@ -342,8 +344,8 @@ fn sources_are_tried_in_order_and_verified() {
 
 #[test]
 fn inventory_distinguishes_owners() {
-    let world = StoreFixture::new();
-    let store = world.store();
+    let fixture = StoreFixture::new();
+    let store = fixture.store();
     pull(&store, "o/quants:Q8_0");
     pull(&store, "o/quants:Q2_K");
     pull(&store, "o/sharded-mlx");
@@ -361,28 +363,28 @@ fn inventory_distinguishes_owners() {
         .unwrap();
     assert!(stored(&store, "o/quants:Q8_0").last_used.is_some());
 
-    // Another cache of ours knows nothing of who brought them.
-    let other_store = world.other_store();
-    let theirs = stored(&other_store, "o/quants:Q8_0");
-    assert_eq!(theirs.owner, Owner::Shared);
+    // Another cache directory has no records of the downloads.
+    let other_store = fixture.other_store();
+    let foreign = stored(&other_store, "o/quants:Q8_0");
+    assert_eq!(foreign.owner, Owner::Shared);
     let message = other_store
-        .remove(&theirs, &mut NoProgress)
+        .remove(&foreign, &mut NoProgress)
         .unwrap_err()
         .to_string();
-    let path = theirs.path.to_str().unwrap();
+    let path = foreign.path.to_str().unwrap();
     assert!(
         message.contains(path) && message.contains("another tool"),
         "{message}"
     );
-    // A pull of what is there does not make it ours.
+    // Pulling an existing model does not change its owner.
     pull(&other_store, "o/quants:Q8_0");
     assert_eq!(stored(&other_store, "o/quants:Q8_0").owner, Owner::Shared);
 }
 
 #[test]
 fn remove_frees_only_one_model() {
-    let world = StoreFixture::new();
-    let store = world.store();
+    let fixture = StoreFixture::new();
+    let store = fixture.store();
     pull(&store, "o/quants:Q8_0");
     pull(&store, "o/quants:Q2_K");
     let kept = stored(&store, "o/quants:Q2_K");
@@ -394,15 +396,15 @@ fn remove_frees_only_one_model() {
     assert_eq!(fs::read(&kept.path).unwrap(), gguf(3));
     store.remove(&kept, &mut NoProgress).unwrap();
     assert!(names(&store).is_empty());
-    assert!(!world.hub_files().join("models--o--quants").exists());
+    assert!(!fixture.hub_files().join("models--o--quants").exists());
     let refused = store.find_stored(&"o/quants:Q2_K".into()).unwrap_err();
     assert!(refused.to_string().contains("loquat models"), "{refused}");
 }
 
 #[test]
 fn damaged_file_is_found() {
-    let world = StoreFixture::new();
-    let store = world.store();
+    let fixture = StoreFixture::new();
+    let store = fixture.store();
     pull(&store, "o/quants:Q8_0");
     pull(&store, "o/quants:Q2_K");
     let one = stored(&store, "o/quants:Q8_0");
@@ -421,8 +423,8 @@ fn damaged_file_is_found() {
         VerifyReport::default()
     );
 
-    // A pull looks again, and mends it; also where another tool brought it.
-    for store in [&store, &world.other_store()] {
+    // A pull verifies and repairs it, even if another tool downloaded it.
+    for store in [&store, &fixture.other_store()] {
         fs::write(&one.path, vec![0; 5004]).unwrap();
         let mut progress = RecordedProgress::default();
         store.pull(&"o/quants:Q8_0".into(), &mut progress).unwrap();
@@ -433,16 +435,16 @@ fn damaged_file_is_found() {
         );
         assert_eq!(fs::read(&one.path).unwrap(), gguf(1));
     }
-    let shared = stored(&world.other_store(), "o/quants:Q8_0");
+    let shared = stored(&fixture.other_store(), "o/quants:Q8_0");
     assert_eq!(shared.owner, Owner::Shared);
 }
 
 #[test]
 fn verify_lists_unchecked_files() {
-    let world = StoreFixture::new();
-    let store = world.store();
+    let fixture = StoreFixture::new();
+    let store = fixture.store();
     pull(&store, "o/quants:Q8_0");
-    // As on systems without links.
+    // Simulates systems without symlinks.
     let one = stored(&store, "o/quants:Q8_0");
     fs::remove_file(&one.path).unwrap();
     fs::write(&one.path, gguf(1)).unwrap();
@@ -452,20 +454,20 @@ fn verify_lists_unchecked_files() {
     assert_eq!(verdict.unchecked, ["m-Q8_0.gguf"]);
 }
 
-const FOREVER: usize = 1000;
+const ALWAYS: usize = 1000;
 
-fn gone() -> HubFault {
+fn missing() -> HubFault {
     HubFault::Status(404, Vec::new())
 }
 
 #[test]
 fn failed_update_keeps_old_model() {
-    let mut world = StoreFixture::new();
-    let wanted = ModelQuery {
+    let mut fixture = StoreFixture::new();
+    let query = ModelQuery {
         reference: "o/both",
         kind: Some(FileKind::Safetensors),
     };
-    world.store().pull(&wanted, &mut NoProgress).unwrap();
+    fixture.store().pull(&query, &mut NoProgress).unwrap();
     let files = vec![
         FakeFile::small("config.json", r#"{"newer": true}"#),
         FakeFile::large("model.safetensors", safetensors(20)),
@@ -475,79 +477,79 @@ fn failed_update_keeps_old_model() {
         commit: "e".repeat(40),
         ..FakeRepo::new("o/both", files)
     };
-    world.hub = HubServer::start(vec![newer.clone()]).unwrap();
-    world.hub.inject_fault(Site::Large, FOREVER, gone());
-    assert!(world.store().pull(&wanted, &mut NoProgress).is_err());
+    fixture.hub = HubServer::start(vec![newer.clone()]).unwrap();
+    fixture.hub.inject_fault(Site::Large, ALWAYS, missing());
+    assert!(fixture.store().pull(&query, &mut NoProgress).is_err());
     let weights = |store: Store| {
-        let located = store.locate(&wanted, &mut NoProgress).unwrap();
+        let located = store.locate(&query, &mut NoProgress).unwrap();
         fs::read(located.path.join("model.safetensors")).unwrap()
     };
-    assert!(weights(world.offline()) == safetensors(13));
+    assert!(weights(fixture.offline()) == safetensors(13));
 
-    world.hub = HubServer::start(vec![newer]).unwrap();
-    world.store().pull(&wanted, &mut NoProgress).unwrap();
-    assert!(weights(world.offline()) == safetensors(20));
+    fixture.hub = HubServer::start(vec![newer]).unwrap();
+    fixture.store().pull(&query, &mut NoProgress).unwrap();
+    assert!(weights(fixture.offline()) == safetensors(20));
 }
 
 #[test]
 fn missing_file_is_downloaded_at_next_use() {
-    let world = StoreFixture::new();
-    let store = world.store();
-    let wanted = ModelQuery::from("o/sharded-mlx");
-    let located = store.pull(&wanted, &mut NoProgress).unwrap();
-    // As if the pull had ended before this one.
+    let fixture = StoreFixture::new();
+    let store = fixture.store();
+    let query = ModelQuery::from("o/sharded-mlx");
+    let located = store.pull(&query, &mut NoProgress).unwrap();
+    // Simulates a pull that ended before this file.
     let template = located.path.join("chat_template.jinja");
     fs::remove_file(&template).unwrap();
-    assert!(store.locate_cached(&wanted).unwrap().is_none());
-    let refused = world.offline().locate(&wanted, &mut NoProgress);
+    assert!(store.locate_cached(&query).unwrap().is_none());
+    let refused = fixture.offline().locate(&query, &mut NoProgress);
     let message = refused.unwrap_err().to_string();
     assert!(
         message.contains("chat_template.jinja is missing"),
         "{message}"
     );
-    store.locate(&wanted, &mut NoProgress).unwrap();
+    store.locate(&query, &mut NoProgress).unwrap();
     assert!(template.exists());
 }
 
 #[test]
 fn interrupted_pull_owns_its_files() {
-    let world = StoreFixture::new();
-    world.hub.inject_fault(Site::Large, FOREVER, gone());
-    let store = world.store();
+    let fixture = StoreFixture::new();
+    fixture.hub.inject_fault(Site::Large, ALWAYS, missing());
+    let store = fixture.store();
     let pulled = store.pull(&"o/sharded-mlx".into(), &mut NoProgress);
     assert!(pulled.is_err());
     let found = store.find_stored(&"o/sharded-mlx".into()).unwrap();
     assert_eq!(found[0].owner, Owner::Store);
     store.remove(&found[0], &mut NoProgress).unwrap();
     assert!(names(&store).is_empty());
-    assert!(!world.hub_files().join("models--o--sharded-mlx").exists());
+    assert!(!fixture.hub_files().join("models--o--sharded-mlx").exists());
 }
 
 #[test]
 fn remove_keeps_files_of_others() {
-    let world = StoreFixture::new();
-    let store = world.store();
+    let fixture = StoreFixture::new();
+    let store = fixture.store();
     let located = store
         .pull(&"o/sharded-mlx".into(), &mut NoProgress)
         .unwrap();
-    let theirs = ["onnx/a.onnx", "pytorch_model.bin"].map(|name| located.path.join(name));
+    let foreign = ["onnx/a.onnx", "pytorch_model.bin"].map(|name| located.path.join(name));
     fs::create_dir(located.path.join("onnx")).unwrap();
-    for path in &theirs {
-        fs::write(path, "theirs").unwrap();
+    for path in &foreign {
+        fs::write(path, "foreign").unwrap();
     }
-    let ours = stored(&store, "o/sharded-mlx");
-    store.remove(&ours, &mut NoProgress).unwrap();
-    assert!(theirs.iter().all(|path| path.exists()));
+    let owned = stored(&store, "o/sharded-mlx");
+    store.remove(&owned, &mut NoProgress).unwrap();
+    assert!(foreign.iter().all(|path| path.exists()));
     let left = fs::read_dir(&located.path).unwrap().count();
-    assert_eq!(left, 2, "all of ours are gone");
+    assert_eq!(left, 2, "all files of the store are removed");
 }
 
 #[test]
 fn cached_hub_model_wins_over_other_sources() {
-    let world = StoreFixture::new();
+    let fixture = StoreFixture::new();
     let right = FakeFile::large("", gguf(1)).etag();
     let part = "{ package = 'toy', version = '1.0', member = 'm', size = 5004 }";
-    let store = world.store_of(&catalog(&format!(
+    let store = fixture.store_of(&catalog(&format!(
         "[[model.forms]]\nkind = 'gguf'\nquant = 'Q8_0'\nfile = 'm-Q8_0.gguf'\nbytes = 5004\n\
          sha256 = '{right}'\nsources = [{{ type = 'python-packages', parts = [{part}] }}, \
          {{ type = 'hub', repo = 'o/quants' }}]\n"
@@ -559,11 +561,11 @@ fn cached_hub_model_wins_over_other_sources() {
         "{:?}",
         progress.notes
     );
-    let requested_files = world.hub.requests().len();
+    let requested_files = fixture.hub.requests().len();
     let mut progress = RecordedProgress::default();
     assert_eq!(store.locate(&"toy".into(), &mut progress).unwrap(), first);
     assert!(progress.notes.is_empty(), "{:?}", progress.notes);
-    assert_eq!(world.hub.requests().len(), requested_files);
+    assert_eq!(fixture.hub.requests().len(), requested_files);
 }
 
 #[test]
@@ -603,24 +605,24 @@ fn prune_removes_drafts_of_killed_processes() {
 
 #[test]
 fn prune_removes_leftovers_and_old_models() {
-    let world = StoreFixture::new();
-    let store = world.store();
+    let fixture = StoreFixture::new();
+    let store = fixture.store();
     pull(&store, "o/quants:Q8_0");
-    let blobs = world.hub_files().join("models--o--quants/blobs");
+    let blobs = fixture.hub_files().join("models--o--quants/blobs");
     let half = blobs.join(format!("{}.loquat.incomplete", "a".repeat(64)));
-    let theirs = blobs.join(format!("{}.incomplete", "a".repeat(64)));
-    let others = world.hub_files().join("models--other--tool/blobs");
+    let foreign = blobs.join(format!("{}.incomplete", "a".repeat(64)));
+    let others = fixture.hub_files().join("models--other--tool/blobs");
     fs::create_dir_all(&others).unwrap();
-    for path in [&theirs, &others.join("b".repeat(64))] {
-        fs::write(path, "theirs").unwrap();
+    for path in [&foreign, &others.join("b".repeat(64))] {
+        fs::write(path, "foreign").unwrap();
     }
     let unused = blobs.join("b".repeat(64));
-    let dead = world.root.path().join("cache/tmp/toy-1b.abcdef");
+    let dead = fixture.root.path().join("cache/tmp/toy-1b.abcdef");
     for (path, bytes) in [(&half, 100), (&unused, 200)] {
         fs::write(path, vec![0; bytes]).unwrap();
     }
     fs::create_dir_all(&dead).unwrap();
-    fs::create_dir_all(world.root.path().join("cache/locks")).unwrap();
+    fs::create_dir_all(fixture.root.path().join("cache/locks")).unwrap();
     fs::write(dead.join("half"), vec![0; 300]).unwrap();
 
     let sizes = |found: Vec<Prunable>| {
@@ -634,7 +636,7 @@ fn prune_removes_leftovers_and_old_models() {
     let pruned = store.prune(options, &mut NoProgress).unwrap();
     assert_eq!(sizes(pruned), [100, 200, 300]);
     assert!(!half.exists() && !unused.exists() && !dead.exists());
-    assert!(theirs.exists() && others.join("b".repeat(64)).exists());
+    assert!(foreign.exists() && others.join("b".repeat(64)).exists());
     assert!(store.prunable(options).unwrap().is_empty());
 
     let old = |age: u64| PruneOptions {

@@ -1,5 +1,4 @@
-//! What references mean, and what is said of those that mean nothing: the table of
-//! `docs/models.md`, row by row.
+//! Resolves references as in the table of `docs/models.md`, and checks the errors of invalid ones.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -9,33 +8,33 @@ use loquat_store::{FileKind, ModelQuery, ResolvedReference, Store, StoreOptions,
 
 const SAFETENSORS: &[u8] = b"\x02\0\0\0\0\0\0\0{}";
 
-/// A folder with one model of every kind, and things that are none.
-struct Shelf {
+/// A folder with one model of every kind, and files that are not models.
+struct ModelFolder {
     root: tempfile::TempDir,
 }
 
-impl Shelf {
+impl ModelFolder {
     fn new() -> Self {
         let root = tempfile::tempdir().unwrap();
-        let shelf = Self { root };
-        shelf.write("model.gguf", b"GGUF");
-        shelf.write("no-ending", b"GGUF");
-        shelf.write("plain/config.json", b"{}");
-        shelf.write("plain/model.safetensors", SAFETENSORS);
-        shelf.write("mlx/config.json", br#"{"quantization": {"bits": 4}}"#);
-        shelf.write(
+        let models = Self { root };
+        models.write("model.gguf", b"GGUF");
+        models.write("no-ending", b"GGUF");
+        models.write("plain/config.json", b"{}");
+        models.write("plain/model.safetensors", SAFETENSORS);
+        models.write("mlx/config.json", br#"{"quantization": {"bits": 4}}"#);
+        models.write(
             "mlx/model.safetensors.index.json",
             br#"{"weight_map": {"a": "model-1.safetensors"}}"#,
         );
-        shelf.write("mlx/model-1.safetensors", SAFETENSORS);
-        shelf.write("one/a-Q8_0.gguf", b"GGUF");
-        shelf.write("one/mmproj-a.gguf", b"GGUF");
-        shelf.write("two/a-Q8_0.gguf", b"GGUF");
-        shelf.write("two/a-Q4_0.gguf", b"GGUF");
-        shelf.write("both/config.json", b"{}");
-        shelf.write("both/model.safetensors", SAFETENSORS);
-        shelf.write("both/a-Q8_0.gguf", b"GGUF");
-        shelf
+        models.write("mlx/model-1.safetensors", SAFETENSORS);
+        models.write("one/a-Q8_0.gguf", b"GGUF");
+        models.write("one/mmproj-a.gguf", b"GGUF");
+        models.write("two/a-Q8_0.gguf", b"GGUF");
+        models.write("two/a-Q4_0.gguf", b"GGUF");
+        models.write("both/config.json", b"{}");
+        models.write("both/model.safetensors", SAFETENSORS);
+        models.write("both/a-Q8_0.gguf", b"GGUF");
+        models
     }
 
     fn write(&self, path: &str, bytes: &[u8]) {
@@ -52,21 +51,23 @@ impl Shelf {
         Store::open(options_in(self.root.path())).unwrap()
     }
 
-    /// What a reference came to, in words; `@` is the shelf.
+    /// A description of what a reference resolves to; `@` is the folder.
     fn resolved(&self, reference: &str, kind: Option<FileKind>) -> Result<String, String> {
         let root = self.root.path().to_str().unwrap();
         let reference = &reference.replace('@', root);
-        self.resolved_as_is(&ModelQuery { reference, kind })
+        self.resolve_query(&ModelQuery { reference, kind })
     }
 
-    fn resolved_as_is(&self, wanted: &ModelQuery<'_>) -> Result<String, String> {
-        let said = |path: &Path| match path.strip_prefix(self.root.path()) {
+    fn resolve_query(&self, query: &ModelQuery<'_>) -> Result<String, String> {
+        let describe = |path: &Path| match path.strip_prefix(self.root.path()) {
             Ok(inner) => inner.display().to_string(),
             Err(_) => path.display().to_string(),
         };
         let store = self.store();
-        match store.resolve(wanted).map_err(|error| error.to_string())? {
-            ResolvedReference::Local(model) => Ok(format!("{} {}", model.kind, said(&model.path))),
+        match store.resolve(query).map_err(|error| error.to_string())? {
+            ResolvedReference::Local(model) => {
+                Ok(format!("{} {}", model.kind, describe(&model.path)))
+            }
             ResolvedReference::Catalog { entry, form } => {
                 Ok(format!("catalog {entry} {}", form.kind))
             }
@@ -77,7 +78,7 @@ impl Shelf {
 
 #[test]
 fn paths_resolve_to_local_models() {
-    let shelf = Shelf::new();
+    let models = ModelFolder::new();
     for (reference, kind, expected) in [
         ("@/model.gguf", None, "gguf model.gguf"),
         ("@/no-ending", None, "gguf no-ending"),
@@ -99,7 +100,7 @@ fn paths_resolve_to_local_models() {
         ("@/both", Some(FileKind::Safetensors), "safetensors both"),
     ] {
         assert_eq!(
-            shelf.resolved(reference, kind).as_deref(),
+            models.resolved(reference, kind).as_deref(),
             Ok(expected),
             "{reference} {kind:?}"
         );
@@ -146,7 +147,7 @@ fn odd_paths_resolve_and_are_suggested_as_urls() {
 
 #[test]
 fn names_resolve_to_catalog_and_hub() {
-    let shelf = Shelf::new();
+    let models = ModelFolder::new();
     let mlx = Some(FileKind::Mlx);
     for (reference, kind, expected) in [
         ("smollm2", None, "catalog smollm2:135m gguf"),
@@ -165,15 +166,15 @@ fn names_resolve_to_catalog_and_hub() {
             "hub owner/name:sub/dir/a.gguf",
         ),
     ] {
-        let found = shelf.resolved_as_is(&ModelQuery { reference, kind });
+        let found = models.resolve_query(&ModelQuery { reference, kind });
         assert_eq!(found.as_deref(), Ok(expected), "{reference} {kind:?}");
     }
 }
 
 #[test]
 fn folder_shadows_catalog_name_only_if_model() {
-    let shelf = Shelf::new();
-    let store = shelf.store();
+    let models = ModelFolder::new();
+    let store = models.store();
     // Tests run in the crate's own directory, where `src` is a folder and no model.
     let refused = store.resolve(&"src".into()).unwrap_err().to_string();
     assert!(refused.contains("src is not a model"), "{refused}");
@@ -189,8 +190,8 @@ fn folder_shadows_catalog_name_only_if_model() {
 
 #[test]
 fn gguf_is_the_default_kind() {
-    let shelf = Shelf::new();
-    let store = shelf.store();
+    let models = ModelFolder::new();
+    let store = models.store();
     for (kind, taken) in [
         (None, FileKind::Gguf),
         (Some(FileKind::Gguf), FileKind::Gguf),
@@ -206,17 +207,17 @@ fn gguf_is_the_default_kind() {
 
 #[test]
 fn invalid_reference_is_explained() {
-    let shelf = Shelf::new();
-    shelf.write("notes.txt", b"notes");
-    shelf.write("page.gguf", b"<!DOCTYPE html>");
-    shelf.write("pointer.safetensors", b"version https://git-lfs.github.com");
-    shelf.write("bare.safetensors", SAFETENSORS);
-    shelf.write("a-00001-of-00002.gguf", b"GGUF");
-    shelf.write("pytorch/config.json", b"{}");
-    shelf.write("pytorch/pytorch_model.bin", b"");
-    shelf.write("adapter/adapter_config.json", b"{}");
-    shelf.write("half/config.json", b"{}");
-    shelf.write(
+    let models = ModelFolder::new();
+    models.write("notes.txt", b"notes");
+    models.write("page.gguf", b"<!DOCTYPE html>");
+    models.write("pointer.safetensors", b"version https://git-lfs.github.com");
+    models.write("bare.safetensors", SAFETENSORS);
+    models.write("a-00001-of-00002.gguf", b"GGUF");
+    models.write("pytorch/config.json", b"{}");
+    models.write("pytorch/pytorch_model.bin", b"");
+    models.write("adapter/adapter_config.json", b"{}");
+    models.write("half/config.json", b"{}");
+    models.write(
         "half/model.safetensors.index.json",
         br#"{"weight_map": {"a": "model-1.safetensors"}}"#,
     );
@@ -231,7 +232,11 @@ fn invalid_reference_is_explained() {
         ("@/notes.txt", None, &["notes.txt is not a model", ".gguf"]),
         ("@/page.gguf", None, &["web page"]),
         ("@/pointer.safetensors", None, &["git lfs pull"]),
-        ("@/bare.safetensors", None, &["no config.json beside it"]),
+        (
+            "@/bare.safetensors",
+            None,
+            &["config.json is missing in the same folder"],
+        ),
         (
             "@/a-00001-of-00002.gguf",
             None,
@@ -261,7 +266,7 @@ fn invalid_reference_is_explained() {
             &["gemma3:270m has no mlx", "--gguf"],
         ),
     ] {
-        let message = shelf.resolved(reference, kind).unwrap_err();
+        let message = models.resolved(reference, kind).unwrap_err();
         for part in expected {
             assert!(
                 message.contains(part),
@@ -273,7 +278,7 @@ fn invalid_reference_is_explained() {
 
 #[test]
 fn user_catalog_extends_and_overrides() {
-    let shelf = Shelf::new();
+    let models = ModelFolder::new();
     let entry = |name: &str, tag: &str, repo: &str| {
         format!(
             "[[model]]\nname = '{name}'\ntags = ['{tag}']\nfamily = 'llama'\nparameters = 1\n\
@@ -283,10 +288,10 @@ fn user_catalog_extends_and_overrides() {
         )
     };
     let open = |text: &str| {
-        shelf.write("mine.toml", text.as_bytes());
+        models.write("mine.toml", text.as_bytes());
         Store::open(StoreOptions {
-            catalog: Some(shelf.path("mine.toml")),
-            ..options_in(shelf.root.path())
+            catalog: Some(models.path("mine.toml")),
+            ..options_in(models.root.path())
         })
     };
     let store = open(&format!(
@@ -315,8 +320,8 @@ fn user_catalog_extends_and_overrides() {
         }
     }
     let missing = Store::open(StoreOptions {
-        catalog: Some(shelf.path("absent.toml")),
-        ..options_in(shelf.root.path())
+        catalog: Some(models.path("absent.toml")),
+        ..options_in(models.root.path())
     });
     let message = missing.unwrap_err().to_string();
     assert!(message.contains("absent.toml"), "{message}");
@@ -324,8 +329,8 @@ fn user_catalog_extends_and_overrides() {
 
 #[test]
 fn only_verified_files_are_listed() {
-    let shelf = Shelf::new();
-    let store = shelf.store();
+    let models = ModelFolder::new();
+    let store = models.store();
     let entry = store.default_model();
     let form = &entry.forms[0];
     let (file, bytes) = (form.file.as_ref().unwrap(), form.bytes.unwrap());
@@ -342,8 +347,8 @@ fn only_verified_files_are_listed() {
     assert_eq!(stored.len(), 1);
     assert_eq!((&stored[0].path, stored[0].bytes), (&path, 98_362_432));
     assert_eq!(stored[0].name, "smollm2:135m");
-    let here = store.locate_cached(&"smollm2".into()).unwrap().unwrap();
-    assert_eq!(here.path, path);
+    let cached = store.locate_cached(&"smollm2".into()).unwrap().unwrap();
+    assert_eq!(cached.path, path);
     assert_eq!(store.locate_cached(&"qwen3:4b".into()).unwrap(), None);
 
     sparse.set_len(bytes - 1).unwrap();

@@ -1,4 +1,4 @@
-//! Made models have the right shape, compute, and can be saved.
+//! Generated models have the right shape, run, and can be saved.
 
 mod saving;
 mod shapes;

@@ -76,7 +76,7 @@ fn parameters(shape: &Shape) -> usize {
 
 #[test]
 fn parameter_counts_match_published_models() {
-    // In thousands, as the models' publishers count them; the last two are ours.
+    // In thousands, as the models' publishers count them; the last two are not published models.
     let published = [
         ("llama-1b", 1_235_814),
         ("llama-3b", 3_212_749),

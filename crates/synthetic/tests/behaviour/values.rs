@@ -52,11 +52,14 @@ fn logits_are_bounded_and_depend_on_prompt() {
             let [one, other] = logits(shape, *format);
             let what = format!("{} {name}", shape.name);
             let sizes = [&one, &other].map(|logits| product(logits, logits).sqrt());
-            // Also false of NaN.
-            let sound = sizes.iter().all(|size| (0.2..5.0).contains(size));
-            assert!(sound, "{what}: logits of {sizes:?}");
-            let alike = product(&one, &other) / (sizes[0] * sizes[1]);
-            assert!(alike < 0.9, "{what}: prompts are alike by {alike}");
+            // Also false for NaN.
+            let is_bounded = sizes.iter().all(|size| (0.2..5.0).contains(size));
+            assert!(is_bounded, "{what}: logits of {sizes:?}");
+            let similarity = product(&one, &other) / (sizes[0] * sizes[1]);
+            assert!(
+                similarity < 0.9,
+                "{what}: similarity of prompts is {similarity}"
+            );
         }
     }
 }

@@ -27,7 +27,7 @@ impl VirtualClock {
 /// The time a step takes on the virtual clock. Refused rows take none.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Cost {
-    /// For the step itself, also one that fails.
+    /// For the step itself, even if it fails.
     pub step: Duration,
     pub row: Duration,
     pub token: Duration,

@@ -32,12 +32,12 @@ impl FakeCounters {
         self.created.load(Ordering::SeqCst)
     }
 
-    /// Tokens' worth of KV that sequences hold now.
+    /// KV in use by sequences, in tokens.
     pub fn kv_in_use(&self) -> usize {
         self.kv_in_use.load(Ordering::SeqCst)
     }
 
-    /// The most KV held at any time.
+    /// The maximum KV in use so far.
     pub fn max_kv_in_use(&self) -> usize {
         self.max_kv_in_use.load(Ordering::SeqCst)
     }

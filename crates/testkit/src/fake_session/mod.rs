@@ -1,8 +1,8 @@
-//! A session without a model: its logits are a hash of the sequence's whole history, so that a
-//! token fed twice, dropped, or fed to the wrong sequence shows as different output.
+//! A session without a model: its logits are a hash of the sequence's history, so that a token fed
+//! twice, dropped, or fed to the wrong sequence changes the output.
 //!
-//! It is fast and deterministic. Its options make it hostile: memory runs out, rows and steps fail,
-//! a recurrent model loses its states. Under a [`VirtualClock`] steps take time without waiting.
+//! It is fast and deterministic. Options inject failures: memory runs out, rows and steps fail, a
+//! recurrent model loses its states. Under a [`VirtualClock`] steps take time without waiting.
 
 mod clock;
 mod counters;
@@ -29,7 +29,7 @@ use model::{History, Model};
 pub use options::{FakeOptions, Fault};
 
 const KV_BYTES_PER_TOKEN: u64 = 4;
-/// As much as the KV of many tokens, like real recurrent states.
+/// As large as the KV of many tokens, like real recurrent states.
 const STATE_BYTES: u64 = 64 * KV_BYTES_PER_TOKEN;
 
 pub struct FakeSession {
@@ -127,7 +127,7 @@ impl FakeSession {
         batch.rows().iter().enumerate().map(accept).collect()
     }
 
-    /// What a fault or the poison token does to a row.
+    /// The error that a fault or the poison token causes for a row.
     fn refusal(
         &self,
         fault: Option<Fault>,
@@ -161,7 +161,7 @@ impl FakeSession {
         self.sequences.commit(grant);
     }
 
-    /// Histories depend on nothing but the vocabulary.
+    /// Histories depend only on the vocabulary.
     fn fingerprint(&self) -> u64 {
         self.options.vocab_size as u64
     }

@@ -2,11 +2,11 @@
 
 use loquat_synthetic::SplitMix64;
 
-/// Above every other logit but the script's.
-const FAVOURITE: f32 = 8.0;
+/// The logit of the likeliest token, above all others but the script's.
+const LIKELIEST: f32 = 8.0;
 const SCRIPTED: f32 = 64.0;
-/// Seeds the favourite; not a token of any vocabulary.
-const FAVOURITE_DRAW: u32 = u32::MAX;
+/// Seeds the likeliest token; not a token of any vocabulary.
+const LIKELIEST_DRAW: u32 = u32::MAX;
 /// Seeds hidden states, so that they differ from the logits.
 const HIDDEN_DRAW: u32 = u32::MAX - 1;
 
@@ -42,7 +42,7 @@ impl History {
         }));
     }
 
-    /// The first `len` tokens, which must be there.
+    /// The first `len` tokens, which must exist.
     pub fn prefix(&self, len: usize) -> Self {
         Self {
             tokens: self.tokens[..len].to_vec(),
@@ -63,16 +63,16 @@ impl Model {
     /// The likeliest token after the first `len` of the history, without the others' logits.
     pub fn greedy(&self, history: &History, len: usize) -> u32 {
         self.scripted(history, len)
-            .unwrap_or_else(|| self.favourite(history.digest(len)))
+            .unwrap_or_else(|| self.likeliest(history.digest(len)))
     }
 
-    /// All logits after the first `len` tokens: a favourite, the others spread over [-8, 8).
+    /// All logits after the first `len` tokens: the likeliest high, the others spread over [-8, 8).
     pub fn logits(&self, history: &History, len: usize, logits: &mut [f32]) {
         let digest = history.digest(len);
         for (token, logit) in (0..).zip(logits.iter_mut()) {
             *logit = (mix(digest, token) >> 40) as f32 / (1 << 20) as f32 - 8.0;
         }
-        logits[self.favourite(digest) as usize] = FAVOURITE;
+        logits[self.likeliest(digest) as usize] = LIKELIEST;
         if let Some(token) = self.scripted(history, len) {
             logits[token as usize] = SCRIPTED;
         }
@@ -86,18 +86,18 @@ impl Model {
         }
     }
 
-    fn favourite(&self, digest: u64) -> u32 {
-        (mix(digest, FAVOURITE_DRAW) % self.vocab_size as u64) as u32
+    fn likeliest(&self, digest: u64) -> u32 {
+        (mix(digest, LIKELIEST_DRAW) % self.vocab_size as u64) as u32
     }
 
     fn scripted(&self, history: &History, len: usize) -> Option<u32> {
         let (script, position) = match self.opening.len() {
             0 => (&self.script, len.checked_sub(1)?),
             width => {
-                let places = history.tokens[..len].windows(width).enumerate();
-                let opened = places.filter(|(_, tokens)| *tokens == self.opening);
-                let (turn, (place, _)) = opened.enumerate().last()?;
-                (self.reply(turn), len - place - width)
+                let positions = history.tokens[..len].windows(width).enumerate();
+                let opened = positions.filter(|(_, tokens)| *tokens == self.opening);
+                let (turn, (position, _)) = opened.enumerate().last()?;
+                (self.reply(turn), len - position - width)
             }
         };
         let token = script[position.checked_rem(script.len())?];

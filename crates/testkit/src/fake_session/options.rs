@@ -9,9 +9,9 @@ use super::clock::{Cost, VirtualClock};
 #[derive(Debug, Clone)]
 pub struct FakeOptions {
     pub vocab_size: usize,
-    /// Of its hidden states; `None` if it has none.
+    /// The size of hidden states; `None` if it has none.
     pub hidden_size: Option<usize>,
-    /// Rows can have their token drawn.
+    /// Whether rows can sample their token.
     pub draws: bool,
     pub max_context: usize,
     pub max_sequences: usize,
@@ -21,8 +21,8 @@ pub struct FakeOptions {
     /// When set, the fake is a recurrent model: sequences hold states besides their KV, and can be
     /// forked and truncated only at snapshots.
     pub snapshots: Option<SnapshotPolicy>,
-    /// States of a recurrent model, over all sequences. A row needs one besides the sequence's own,
-    /// so fewer than two per row run out.
+    /// The number of states of a recurrent model, over all sequences. A row needs one in addition
+    /// to its sequence's, so fewer than two per row run out.
     pub max_states: usize,
     /// Wall-clock time of each step.
     pub delay: Duration,

@@ -102,7 +102,7 @@ fn fake_session_keeps_the_contract() {
         (snapshots(16, 4), 256, Some(8)),
         (snapshots(1, 1000), 256, Some(8)),
         (snapshots(7, 0), 256, Some(8)),
-        // Twice the rows of the widest step: every snapshot has to make way.
+        // Twice the rows of the widest step: every snapshot must be evicted.
         (snapshots(16, 4), 24, Some(8)),
     ];
     for (snapshots, max_states, hidden_size) in modes {
@@ -161,7 +161,7 @@ fn rows_reserve_states_before_any_computes() {
     let third = new_sequence(&mut session, &[3; 3]);
     assert_eq!(session.memory().states_in_use, 4);
 
-    // Three sequences hold three states, and each wants another before the step is done.
+    // Three sequences hold three states, and each needs another during the step.
     let rows: [(SequenceId, &[u32]); 3] = [(first, &[1]), (second, &[2]), (third, &[3])];
     let outcomes = feed_all(&mut session, &rows).unwrap();
     let refused = SessionError::StatesExhausted { max: 4 };
@@ -258,7 +258,11 @@ fn counters_report_created_held_and_computed() {
     let bytes = session.export(child).unwrap();
     let twin = session.import(&bytes).unwrap();
     assert_eq!((counters.live(), counters.created()), (3, 3));
-    assert_eq!(counters.computed_tokens(), 34, "nothing of the fork's");
+    assert_eq!(
+        counters.computed_tokens(),
+        34,
+        "tokens of the fork are not computed again"
+    );
     assert_eq!(counters.kv_in_use(), 48 + 48);
     for id in [twin, child, parent] {
         session.release(id).unwrap();

@@ -67,7 +67,7 @@ fn large_side_files_are_refused() {
         "{error}"
     );
     assert!(
-        error.to_string().contains("the limit for such a file"),
+        error.to_string().contains("the limit for its kind"),
         "{error}"
     );
 }

@@ -24,7 +24,7 @@ pub enum MlxMode {
 }
 
 impl MlxMode {
-    /// An affine mode that decoding is certain to know.
+    /// An affine mode; fails if decoding does not support it.
     pub fn affine(bits: u8, group: usize) -> Result<MlxMode, DecodeFault> {
         let mode = MlxMode::Affine { bits, group };
         mode.check()?;
@@ -82,7 +82,7 @@ fn check_bits(bits: u8) -> Result<(), DecodeFault> {
 
 /// Unpacks one row's codes, low bits first.
 ///
-/// MLX stores `u32` words, but whatever the width the codes form one
+/// MLX stores `u32` words, but for every width the codes form one
 /// little-endian stream of bits: 3-, 5- and 6-bit codes straddle bytes and words.
 pub fn unpack_codes(bits: u8, packed: &[u8], out: &mut [u8]) -> Result<(), DecodeFault> {
     check_bits(bits)?;
@@ -176,8 +176,8 @@ fn decode_biases(
         (MlxMode::Affine { .. }, Some((bytes, dtype))) => {
             decode_floats("biases", bytes, dtype, groups)
         }
-        (MlxMode::Affine { .. }, None) => Err(refuse("needs biases and has none")),
-        (_, Some(_)) => Err(refuse("has no biases and was given some")),
+        (MlxMode::Affine { .. }, None) => Err(refuse("needs biases")),
+        (_, Some(_)) => Err(refuse("must not have biases")),
         (_, None) => Ok(Vec::new()),
     }
 }

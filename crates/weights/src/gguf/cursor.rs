@@ -52,19 +52,19 @@ impl<'a> Cursor<'a> {
         self.array(field).map(u64::from_le_bytes)
     }
 
-    /// A count of items of at least `least` bytes each, refused if the rest of the file cannot hold
-    /// that many. An accepted count is safe to allocate for.
-    pub(super) fn count(&mut self, least: usize, field: &str) -> Result<usize, GgufFault> {
+    /// A count of items of at least `item_bytes` bytes each, refused if the rest of the file cannot
+    /// hold that many. An accepted count is safe to allocate for.
+    pub(super) fn count(&mut self, item_bytes: usize, field: &str) -> Result<usize, GgufFault> {
         let offset = self.at;
         let count = self.u64(field)?;
-        let most = self.left() / least;
+        let max = self.left() / item_bytes;
         match usize::try_from(count) {
-            Ok(count) if count <= most => Ok(count),
+            Ok(count) if count <= max => Ok(count),
             _ => Err(GgufFault::Count {
                 field: field.to_owned(),
                 offset,
                 count,
-                most,
+                max,
             }),
         }
     }

@@ -21,7 +21,7 @@ const MAGIC: [u8; 4] = *b"GGUF";
 const ALIGNMENT_KEY: &str = "general.alignment";
 /// The alignment of a file that does not state one.
 const DEFAULT_ALIGNMENT: u32 = 32;
-/// Far above any page size; more is a damaged file.
+/// Far above any page size; a larger value means a damaged file.
 const MAX_ALIGNMENT: u32 = 1 << 20;
 
 /// An open GGUF file.
@@ -52,7 +52,7 @@ impl Gguf {
         })
     }
 
-    /// The same without a file, for generated models.
+    /// Builds one from memory, for generated models.
     pub fn from_parts(metadata: Metadata, tensors: Vec<RawTensor>) -> Gguf {
         Gguf { metadata, tensors }
     }
@@ -83,6 +83,6 @@ fn alignment(metadata: &Metadata) -> Result<u32, GgufFault> {
     };
     Err(GgufFault::Alignment {
         found,
-        most: MAX_ALIGNMENT,
+        max: MAX_ALIGNMENT,
     })
 }

@@ -9,9 +9,9 @@ use crate::tensor::byte_len;
 use crate::{Blob, Dtype, GgufFault, RawTensor};
 
 /// A key's length, a value's type and one byte of value.
-const LEAST_ENTRY_BYTES: usize = 8 + 4 + 1;
+const MIN_ENTRY_BYTES: usize = 8 + 4 + 1;
 /// A name's length, a rank, a type and an offset.
-const LEAST_TENSOR_BYTES: usize = 8 + 4 + 4 + 8;
+const MIN_TENSOR_BYTES: usize = 8 + 4 + 4 + 8;
 const MAX_RANK: u32 = 4;
 
 const STRING_CODE: u32 = 8;
@@ -30,12 +30,12 @@ pub(super) fn file(blob: &Blob) -> Result<Gguf, GgufFault> {
         _ if version != 0 && version.trailing_zeros() >= 16 => return Err(GgufFault::BigEndian),
         _ => return Err(GgufFault::Version { version }),
     }
-    let tensor_count = cursor.count(LEAST_TENSOR_BYTES, "tensor count")?;
-    let entry_count = cursor.count(LEAST_ENTRY_BYTES, "metadata count")?;
+    let tensor_count = cursor.count(MIN_TENSOR_BYTES, "tensor count")?;
+    let entry_count = cursor.count(MIN_ENTRY_BYTES, "metadata count")?;
     let metadata = metadata(&mut cursor, entry_count)?;
     let alignment = alignment(&metadata)?;
     let records = records(&mut cursor, tensor_count)?;
-    let tensors = place(blob, records, cursor.at(), alignment)?;
+    let tensors = tensor_views(blob, records, cursor.at(), alignment)?;
     Ok(Gguf { metadata, tensors })
 }
 
@@ -258,7 +258,7 @@ fn measure(
 
 /// Turns records into views of the data section, which begins at the first
 /// multiple of `alignment` from `header_end`.
-fn place(
+fn tensor_views(
     blob: &Blob,
     records: Vec<Record>,
     header_end: usize,

@@ -11,7 +11,7 @@ use serde::de::{Deserializer, Error, MapAccess, Visitor};
 use super::open;
 use crate::{IndexFault, MAX_VOCABULARY_BYTES, RawTensor, WeightsError, read_side_file};
 
-/// A `model.safetensors.index.json`; its `metadata` only repeats sizes.
+/// A `model.safetensors.index.json`; its `metadata` is not needed.
 #[derive(Deserialize)]
 struct Index {
     #[serde(deserialize_with = "weight_map")]

@@ -128,12 +128,12 @@ fn read(blob: &Blob) -> Result<Vec<RawTensor>, SafetensorsFault> {
                 file_len: blob.len(),
             })?;
     let len = u64::from_le_bytes(length);
-    let most = rest.len().min(MAX_HEADER_BYTES);
+    let max = rest.len().min(MAX_HEADER_BYTES);
     let header = usize::try_from(len)
         .ok()
-        .filter(|&len| len <= most)
+        .filter(|&len| len <= max)
         .and_then(|len| rest.get(..len))
-        .ok_or(SafetensorsFault::HeaderLength { len, most })?;
+        .ok_or(SafetensorsFault::HeaderLength { len, max })?;
     let Header(mut records) =
         serde_json::from_slice(header).map_err(|error| SafetensorsFault::Header {
             why: error.to_string(),
@@ -141,12 +141,12 @@ fn read(blob: &Blob) -> Result<Vec<RawTensor>, SafetensorsFault> {
     records.sort_by(|(a_name, a), (b_name, b)| {
         (a.data_offsets, a_name).cmp(&(b.data_offsets, b_name))
     });
-    place(blob, LENGTH_BYTES + header.len(), records)
+    tensor_views(blob, LENGTH_BYTES + header.len(), records)
 }
 
 /// Turns records into views of the data section, which begins at `base` and
 /// which they must cover end to end, in order.
-fn place(
+fn tensor_views(
     blob: &Blob,
     base: usize,
     records: Vec<(String, TensorInfo)>,
@@ -234,7 +234,7 @@ impl<'de> Visitor<'de> for HeaderVisitor {
                 return Err(A::Error::custom(format_args!("`{name}` appears twice")));
             }
             if name == FILE_METADATA_KEY {
-                // MLX writes null if it has none.
+                // MLX writes null if there is no metadata.
                 map.next_value::<Option<HashMap<String, String>>>()
                     .map_err(blame)?;
             } else {
@@ -246,7 +246,7 @@ impl<'de> Visitor<'de> for HeaderVisitor {
     }
 }
 
-/// The types both sides have; the rest of the format's types are not supported.
+/// The supported types; the format has more.
 const FILE_DTYPES: [(FileDtype, Dtype); 16] = [
     (FileDtype::F64, Dtype::F64),
     (FileDtype::F32, Dtype::F32),
@@ -272,7 +272,9 @@ fn from_file(dtype: FileDtype) -> Option<Dtype> {
 }
 
 fn to_file(dtype: Dtype) -> Option<FileDtype> {
-    let pair = FILE_DTYPES.iter().find(|(_, ours)| *ours == dtype)?;
+    let pair = FILE_DTYPES
+        .iter()
+        .find(|(_, loquat_dtype)| *loquat_dtype == dtype)?;
     Some(pair.0)
 }
 

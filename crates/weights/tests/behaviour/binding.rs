@@ -1,4 +1,4 @@
-//! Binding: all that is wrong in one report, and MLX's quantized modules.
+//! Binding: mismatch reports and MLX-quantized modules.
 
 use crate::bound;
 use crate::folder::Folder;
@@ -36,7 +36,7 @@ fn mismatch(error: &WeightsError) -> &Mismatch {
 }
 
 #[test]
-fn everything_wrong_is_reported_at_once() {
+fn all_mismatches_are_reported() {
     let mut folder = Folder::golden("llama");
     for name in [
         "model.norm.weight",
@@ -47,21 +47,25 @@ fn everything_wrong_is_reported_at_once() {
     ] {
         folder.remove(name);
     }
-    let wrong = |layer, name: &str| format!("model.layers.{layer}.{name}.weight");
-    folder.add_zeros(&wrong(0, "self_attn.k_proj"), Dtype::BF16, &[64, 32]);
-    folder.add_zeros(&wrong(1, "input_layernorm"), Dtype::I32, &[64]);
-    folder.add_zeros(&wrong(1, "self_attn.o_proj"), Dtype::F64, &[64, 64]);
+    let mismatched = |layer, name: &str| format!("model.layers.{layer}.{name}.weight");
+    folder.add_zeros(&mismatched(0, "self_attn.k_proj"), Dtype::BF16, &[64, 32]);
+    folder.add_zeros(&mismatched(1, "input_layernorm"), Dtype::I32, &[64]);
+    folder.add_zeros(&mismatched(1, "self_attn.o_proj"), Dtype::F64, &[64, 64]);
     folder.add_zeros("model.layers.2.mlp.up_proj.weight", Dtype::BF16, &[128, 64]);
     folder.add_zeros("model.norm.bias", Dtype::BF16, &[64]);
 
     let error = folder.bind().unwrap_err();
     let expected = Mismatch {
-        missing: vec!["model.norm.weight".into(), wrong(0, "mlp.up_proj")],
-        surplus: vec![wrong(2, "mlp.up_proj"), "model.norm.bias".into()],
-        misshapen: vec![(wrong(0, "self_attn.k_proj"), vec![32, 64], vec![64, 32])],
+        missing: vec!["model.norm.weight".into(), mismatched(0, "mlp.up_proj")],
+        surplus: vec![mismatched(2, "mlp.up_proj"), "model.norm.bias".into()],
+        misshapen: vec![(
+            mismatched(0, "self_attn.k_proj"),
+            vec![32, 64],
+            vec![64, 32],
+        )],
         mistyped: vec![
-            (wrong(1, "input_layernorm"), Dtype::I32),
-            (wrong(1, "self_attn.o_proj"), Dtype::F64),
+            (mismatched(1, "input_layernorm"), Dtype::I32),
+            (mismatched(1, "self_attn.o_proj"), Dtype::F64),
         ],
     };
     let mut found = mismatch(&error).clone();
@@ -71,7 +75,7 @@ fn everything_wrong_is_reported_at_once() {
     let message = error.to_string();
     for words in [
         "2 missing: model.norm.weight, model.layers.0.mlp.up_proj.weight",
-        "2 not asked for: ",
+        "2 unexpected: ",
         "model.layers.0.self_attn.k_proj.weight is [64, 32], must be [32, 64]",
         "model.layers.1.self_attn.o_proj.weight is F64",
     ] {
@@ -97,7 +101,7 @@ fn copies_and_buffers_are_ignored() {
     folder.add_zeros(inverse, Dtype::F32, &[8]);
     assert_eq!(bound::values(&folder.bind().unwrap()), before);
 
-    // A head that is asked for is not passed over.
+    // A head that the spec needs is not ignored.
     let mut folder = Folder::golden("llama");
     folder.remove("lm_head.weight");
     let error = folder.bind().unwrap_err();
@@ -141,7 +145,7 @@ fn fused_tensors_are_split_by_rows() {
     assert_eq!(bound::values(&fused), bound::values(&split));
     assert_eq!(fused.bytes(), split.bytes());
 
-    // One tensor that fails three roles is one fault.
+    // One tensor that mismatches three roles is reported once.
     folder.remove("model.layers.0.qkv.weight");
     folder.remove("model.layers.1.qkv.bias");
     folder.add_zeros("model.layers.1.qkv.bias", Dtype::BF16, &[127]);
@@ -163,7 +167,7 @@ fn pack(bits: usize, codes: &[u32]) -> Vec<u8> {
     bytes
 }
 
-/// Stores `module` quantized, and returns the values that makes it hold.
+/// Quantizes `module` and returns its decoded values.
 fn quantize(
     folder: &mut Folder,
     module: &str,
@@ -222,7 +226,7 @@ fn modules_have_their_own_quantization() {
         "bits": 4, "group_size": 32, "mode": "affine",
         QUERY: {"bits": 8, "group_size": 64},
         DOWN: {"bits": 3, "group_size": 128},
-        // Stored plain, as its file says too.
+        // Not quantized, as the table says.
         "lm_head": false,
     });
     let layer = |layer, role| Role::Layer(layer, role);
@@ -258,7 +262,7 @@ fn modules_have_their_own_quantization() {
     assert_eq!(weights.matrix(Role::Head).unwrap().format(), "BF16");
 }
 
-/// A golden with one module at 4 bits in groups of 32, and its table changed.
+/// A golden with one module at 4 bits in groups of 32 and this quantization table.
 fn quantized(table: Value) -> Folder {
     let mut folder = Folder::golden("llama");
     folder.config["quantization"] = table;
@@ -280,7 +284,7 @@ fn quantized_module_parts_are_checked() {
     let error = folder.bind().unwrap_err();
     assert_eq!(mismatch(&error).missing, std::slice::from_ref(&biases));
 
-    // Codes of another type of the same width would be read as noise.
+    // Another type of the same width would decode to wrong values.
     let mut folder = quantized(four_bits());
     folder.remove(&codes);
     folder.add_zeros(&codes, Dtype::F32, &[32, 8]);
@@ -290,7 +294,7 @@ fn quantized_module_parts_are_checked() {
     let expected = [(codes, Dtype::F32), (biases, Dtype::I32)];
     assert_eq!(mismatch(&error).mistyped, expected);
 
-    // The table says another width than the file has.
+    // The table has another width than the file.
     let error = quantized(json!({"bits": 8, "group_size": 64}))
         .bind()
         .unwrap_err();
@@ -311,10 +315,10 @@ fn quantized_module_parts_are_checked() {
 
 #[test]
 fn unknown_quantization_names_the_field() {
-    let over = |table: Value| {
-        let mut whole = four_bits();
-        whole["lm_head"] = table;
-        whole
+    let over = |module: Value| {
+        let mut table = four_bits();
+        table["lm_head"] = module;
+        table
     };
     let table = [
         (
@@ -359,7 +363,7 @@ fn unknown_quantization_names_the_field() {
 }
 
 #[test]
-fn other_tools_quantization_is_refused_by_its_name() {
+fn other_quantization_methods_are_named() {
     let mut folder = Folder::golden("llama");
     folder.config["quantization_config"] = json!({"quant_method": "gptq", "bits": 4});
     let error = folder.open().err().unwrap();

@@ -10,7 +10,7 @@ use loquat_weights::{Blob, FileChange, FileWatch, WeightsError};
 const LEN: usize = 100_000;
 
 /// A file of ones that was last written long ago.
-fn written(path: &Path) {
+fn write_old_file(path: &Path) {
     fs::write(path, vec![1; LEN]).unwrap();
     let file = File::options().write(true).open(path).unwrap();
     let long_ago = SystemTime::now() - Duration::from_secs(3600);
@@ -52,18 +52,18 @@ fn changes_of_mapped_files_are_reported() {
             &|| overwrite(&path),
             Some(FileChange::Written),
         ),
-        // A mapping keeps the file it was made of.
+        // A mapping keeps its file after the path is replaced.
         ("replaced", &|| replace(&path), None),
         ("deleted", &|| fs::remove_file(&path).unwrap(), None),
     ];
     for (what, change, expected) in table {
-        written(&path);
+        write_old_file(&path);
         let blob = Blob::map(&path).unwrap();
         let mut watch = FileWatch::default();
         watch.add_blob(&blob.slice(7..50_000).unwrap());
         watch.check().unwrap();
         change();
-        // Reads every page, also those that are gone.
+        // Reads every page, including missing ones.
         let sum: usize = blob.iter().map(|byte| usize::from(*byte)).sum();
         if expected.is_none() {
             assert_eq!(sum, LEN, "{what}");
@@ -85,13 +85,13 @@ fn changes_of_mapped_files_are_reported() {
     }
 }
 
-/// The pages may be gone although the file is whole again.
+/// Pages can be lost although the file has its full size again.
 #[cfg(unix)]
 #[test]
 fn lost_pages_stay_lost() {
     let folder = tempfile::tempdir().unwrap();
     let path = folder.path().join("weights");
-    written(&path);
+    write_old_file(&path);
     let modified = fs::metadata(&path).unwrap().modified().unwrap();
     let blob = Blob::map(&path).unwrap();
     let mut watch = FileWatch::default();
@@ -107,7 +107,7 @@ fn lost_pages_stay_lost() {
         other => panic!("{other:?}"),
     };
     assert_eq!(change, FileChange::Unreadable);
-    // A new mapping has nothing of the old one.
+    // A new mapping is not affected by the old one.
     drop((blob, watch));
     let again = Blob::map(&path).unwrap();
     let mut watch = FileWatch::default();
@@ -116,7 +116,7 @@ fn lost_pages_stay_lost() {
     watch.check().unwrap();
 }
 
-/// Many threads and mappings, some of which are lost and some of which come and go.
+/// Many threads and mappings, some of which are lost and some of which are short-lived.
 #[cfg(unix)]
 #[test]
 fn only_the_lost_mapping_is_affected() {
@@ -126,7 +126,7 @@ fn only_the_lost_mapping_is_affected() {
             let path = folder.path().join(thread.to_string());
             scope.spawn(move || {
                 for round in 0..40 {
-                    written(&path);
+                    write_old_file(&path);
                     let blob = Blob::map(&path).unwrap();
                     let mut watch = FileWatch::default();
                     watch.add_blob(&blob);
@@ -143,8 +143,8 @@ fn only_the_lost_mapping_is_affected() {
     });
 }
 
-/// A fault that is not in a mapping of ours ends the process as it would without the guard. Runs
-/// itself again as the process that faults.
+/// A fault outside guarded mappings ends the process, as it does without the guard. The test runs
+/// itself again as the faulting process.
 #[cfg(unix)]
 #[test]
 fn other_faults_are_not_hidden() {
@@ -152,11 +152,11 @@ fn other_faults_are_not_hidden() {
 
     const FAULTS: &str = "LOQUAT_TEST_FAULTS";
     let folder = tempfile::tempdir().unwrap();
-    let (ours, other) = (folder.path().join("ours"), folder.path().join("other"));
+    let (guarded, other) = (folder.path().join("guarded"), folder.path().join("other"));
     if std::env::var_os(FAULTS).is_some() {
-        written(&ours);
-        written(&other);
-        let _guarded = Blob::map(&ours).unwrap();
+        write_old_file(&guarded);
+        write_old_file(&other);
+        let _guarded = Blob::map(&guarded).unwrap();
         let file = File::open(&other).unwrap();
         // SAFETY: the file is truncated below, and the fault is the point of the test.
         let map = unsafe { memmap2::Mmap::map(&file) }.unwrap();

@@ -65,13 +65,13 @@ fn shards_equal_the_single_file() {
 }
 
 #[test]
-fn a_single_file_may_be_named() {
+fn safetensors_file_can_be_opened_directly() {
     let by_file = golden("qwen3").join("model.safetensors");
     assert_eq!(bound(&by_file), bound(&golden("qwen3")));
     let checkpoint = Checkpoint::open(&by_file).unwrap();
     assert_eq!(checkpoint.directory(), golden("qwen3"));
 
-    // Any name will do when it is said, though a folder is not searched for it.
+    // Any file name works, although opening the folder does not find it.
     let folder = Folder::golden("qwen3");
     folder.write_config();
     let other = folder.write("weights.safetensors", fs::read(&by_file).unwrap());
@@ -87,7 +87,7 @@ fn tiny_gguf() -> Vec<u8> {
 }
 
 #[test]
-fn a_folder_with_one_gguf_is_that_file() {
+fn folder_with_one_gguf_opens_it() {
     let folder = Folder::golden("llama");
     let gguf = folder.write("model-Q4_K.gguf", tiny_gguf());
     for path in [folder.path(), &gguf] {
@@ -103,7 +103,7 @@ fn a_folder_with_one_gguf_is_that_file() {
     }
 }
 
-/// A folder's files, the path opened, and the text of the refusal.
+/// The folder's files, the path to open, and the expected error.
 #[test]
 fn missing_model_files_are_named() {
     type Case = (
@@ -112,7 +112,11 @@ fn missing_model_files_are_named() {
         &'static [&'static str],
     );
     let table: [Case; 9] = [
-        (&[], "", &["it has no config.json and no .gguf file"]),
+        (
+            &[],
+            "",
+            &["the folder has no config.json and no .gguf file"],
+        ),
         (
             &["config.json"],
             "",
@@ -121,24 +125,24 @@ fn missing_model_files_are_named() {
         (
             &["model.safetensors"],
             "",
-            &["it has no config.json and no .gguf file"],
+            &["the folder has no config.json and no .gguf file"],
         ),
         (
             &["a.gguf", "b.gguf", "config.json"],
             "",
-            &["several .gguf files; name one", "a.gguf, ", "b.gguf"],
+            &["several .gguf files; pass one", "a.gguf, ", "b.gguf"],
         ),
-        (&[], "nothing", &["there is no such file or directory"]),
+        (&[], "nothing", &["no such file or directory"]),
         (
             &["config.json"],
             "nothing.safetensors",
-            &["there is no such file or directory"],
+            &["no such file or directory"],
         ),
-        (&[], "nothing.gguf", &["there is no such file or directory"]),
+        (&[], "nothing.gguf", &["no such file or directory"]),
         (
             &["model.safetensors"],
             "model.safetensors",
-            &["there is no config.json beside it"],
+            &["config.json is missing in the same folder"],
         ),
         (
             &["model.bin"],
@@ -191,7 +195,7 @@ fn broken_config_names_its_file() {
 }
 
 #[test]
-fn a_missing_shard_is_named() {
+fn missing_shard_is_named() {
     let folder = Folder::golden("llama");
     folder.write_config();
     let index = folder.write_shards(2);

@@ -1,4 +1,4 @@
-//! Small files with every type inside.
+//! Small files with tensors of every type.
 
 use loquat_weights::gguf::{Array, Metadata, Value};
 use loquat_weights::{Blob, Dtype, RawTensor};

@@ -1,4 +1,4 @@
-//! Model folders made from the tiny golden checkpoints, for tests to change.
+//! Model folders copied from the tiny golden checkpoints, which tests can modify.
 
 use std::fs;
 use std::path::{Path, PathBuf};

@@ -1,4 +1,4 @@
-//! Hostile GGUF files and the fault each is refused with.
+//! Hostile GGUF files and the expected error of each.
 
 use std::path::Path;
 
@@ -87,7 +87,7 @@ fn check(table: Vec<(Vec<u8>, GgufFault)>) {
     for (bytes, expected) in table {
         match parse(bytes) {
             Err(fault) => assert_eq!(fault, expected),
-            Ok(file) => panic!("loaded, not refused with {expected:?}: {file:?}"),
+            Ok(file) => panic!("loaded instead of failing with {expected:?}: {file:?}"),
         }
     }
 }
@@ -101,12 +101,12 @@ fn truncated(field: &str, offset: usize, needs: u64, left: usize) -> GgufFault {
     }
 }
 
-fn count(field: &str, offset: usize, count: u64, most: usize) -> GgufFault {
+fn count(field: &str, offset: usize, count: u64, max: usize) -> GgufFault {
     GgufFault::Count {
         field: field.into(),
         offset,
         count,
-        most,
+        max,
     }
 }
 
@@ -195,7 +195,7 @@ fn arrays() {
             count("k", 41, 1 << 60, 2),
         ),
         (
-            // Times eight bytes this count overflows to zero.
+            // This count times eight bytes overflows to zero.
             one_entry(ARRAY, &array(U64, 1 << 61, &[0; 16])),
             count("k", 41, 1 << 61, 2),
         ),
@@ -220,7 +220,7 @@ fn arrays() {
             },
         ),
         (
-            // One level is refused at once, however deep the rest goes.
+            // The first level is refused, however deep the nesting is.
             one_entry(ARRAY, &array(ARRAY, 1, &array(ARRAY, 1, &[9; 4096]))),
             GgufFault::NestedArray {
                 key: "k".into(),
@@ -234,7 +234,7 @@ fn arrays() {
 fn alignments() {
     let fault = |found: &str| GgufFault::Alignment {
         found: found.into(),
-        most: 1 << 20,
+        max: 1 << 20,
     };
     let table = [0, 3, 1 << 21, 1 << 31, u32::MAX];
     let mut cases: Vec<_> = table
@@ -263,7 +263,7 @@ fn records() {
     };
     check(vec![
         (
-            // Enough bytes to hold one nameless record, and no more.
+            // Just enough bytes for one record without a name.
             [&header(1, 0)[..], &99u64.to_le_bytes(), &[0; 16]].concat(),
             truncated("tensor name", 32, 99, 16),
         ),
@@ -385,7 +385,7 @@ fn data_offsets() {
 }
 
 #[test]
-fn a_scalar_has_no_dimensions() {
+fn scalar_has_no_dimensions() {
     let file = parse(with_tensors(&[record("t", &[], F32, 0)], 4)).unwrap();
     let tensor = &file.tensors()[0];
     assert_eq!((&tensor.shape[..], tensor.data.len()), (&[][..], 4));

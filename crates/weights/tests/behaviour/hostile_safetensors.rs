@@ -1,4 +1,4 @@
-//! Hostile safetensors files and indexes, and the fault each is refused with.
+//! Hostile safetensors files and indexes, and the expected error of each.
 
 use std::path::Path;
 
@@ -27,13 +27,13 @@ fn lengths() {
         (vec![0; 7], SafetensorsFault::NoHeader { file_len: 7 }),
         (
             [&3u64.to_le_bytes()[..], b"{}"].concat(),
-            SafetensorsFault::HeaderLength { len: 3, most: 2 },
+            SafetensorsFault::HeaderLength { len: 3, max: 2 },
         ),
         (
             [&u64::MAX.to_le_bytes()[..], b"{}"].concat(),
             SafetensorsFault::HeaderLength {
                 len: u64::MAX,
-                most: 2,
+                max: 2,
             },
         ),
         (
@@ -49,7 +49,7 @@ fn lengths() {
     }
 }
 
-/// Headers that are not right as JSON, and what the error must mention.
+/// Invalid JSON headers and the expected part of the error.
 #[test]
 fn headers() {
     let tensor = |name: &str, fields: &str| format!(r#"{{"{name}":{{{fields}}}}}"#).into_bytes();
@@ -202,7 +202,7 @@ fn tensors() {
             },
         ),
         (
-            // Ends that add up to the largest offset there is.
+            // Ends that add up to the largest offset.
             header(&[
                 ("a", "U8", &[EIGHTH], [0, EIGHTH]),
                 ("b", "U8", &[usize::MAX - EIGHTH], [EIGHTH, usize::MAX]),
@@ -287,7 +287,7 @@ fn indexes() {
 }
 
 #[test]
-fn a_damaged_shard_is_named() {
+fn damaged_shard_is_named() {
     let folder = tempfile::tempdir().unwrap();
     let index = folder.path().join("model.safetensors.index.json");
     std::fs::write(&index, r#"{"weight_map":{"a":"1.safetensors"}}"#).unwrap();

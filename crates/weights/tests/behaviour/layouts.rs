@@ -54,9 +54,9 @@ fn qwen3_moe() -> Value {
 
 #[test]
 fn separate_and_stacked_experts_are_equal() {
-    let apart = Synthetic::new(&qwen3_moe(), 0);
-    let bound = apart.bind().unwrap();
-    // The same tensors, put one after another.
+    let separate = Synthetic::new(&qwen3_moe(), 0);
+    let bound = separate.bind().unwrap();
+    // The same tensors, stacked.
     let mut stacked = Synthetic::new(&qwen3_moe(), 1);
     for layer in 0..2 {
         for (module, shape) in [
@@ -67,11 +67,11 @@ fn separate_and_stacked_experts_are_equal() {
             let mut bytes = Vec::new();
             for expert in 0..EXPERTS {
                 let name = format!("model.layers.{layer}.mlp.experts.{expert}.{module}.weight");
-                let tensor = apart.tensors.iter().find(|tensor| tensor.name == name);
+                let tensor = separate.tensors.iter().find(|tensor| tensor.name == name);
                 let data = &tensor.unwrap().data;
-                // Told apart by their expert.
+                // Adds the expert's number, so that experts differ.
                 let numbers = data.as_chunks::<4>().0.iter();
-                let numbers = numbers.map(|place| f32::from_le_bytes(*place) + expert as f32);
+                let numbers = numbers.map(|bytes| f32::from_le_bytes(*bytes) + expert as f32);
                 bytes.extend(numbers.flat_map(f32::to_le_bytes));
             }
             let name = format!("model.layers.{layer}.mlp.switch_mlp.{module}.weight");
@@ -185,25 +185,26 @@ fn latent_key_rows_become_columns() {
     });
     let config = config("deepseek_v3", changes);
     let bound = Synthetic::new(&config, 0).bind().unwrap();
-    let place = |head: usize, row: usize, col: usize| (head * (nope + value) + row) * latent + col;
+    let file_index =
+        |head: usize, row: usize, col: usize| (head * (nope + value) + row) * latent + col;
     let keys = laid_out([heads, latent, nope], |head, row, col| {
-        place(head, col, row)
+        file_index(head, col, row)
     });
     assert_eq!(values(&bound, 1, KeyAbsorb), keys);
     let ups = laid_out([heads, value, latent], |head, row, col| {
-        place(head, nope + row, col)
+        file_index(head, nope + row, col)
     });
     assert_eq!(values(&bound, 1, ValueUp), ups);
-    // What goes down is cut after the latent.
+    // The down projection is split after the latent.
     let ropes = laid_out([1, 8, HIDDEN], |_, row, col| (latent + row) * HIDDEN + col);
     assert_eq!(values(&bound, 1, RopeKey), ropes);
 
     // mlx-lm stores keys transposed, and its older layout is supported too.
-    let apart = Synthetic::new(&config, 1).bind().unwrap();
+    let separate = Synthetic::new(&config, 1).bind().unwrap();
     let keys = laid_out([heads, latent, nope], |head, row, col| {
         (head * latent + row) * nope + col
     });
-    assert_eq!(values(&apart, 1, KeyAbsorb), keys);
+    assert_eq!(values(&separate, 1, KeyAbsorb), keys);
     let older = Synthetic::new(&config, 2).bind().unwrap();
     assert_eq!(values(&older, 1, ValueUp), ups);
 }
@@ -239,8 +240,13 @@ fn with_mxfp4_experts() -> (Synthetic, [Vec<f32>; 2]) {
             let name = format!("model.layers.{layer}.mlp.experts.{module}");
             hub.take(&name);
             let groups = [experts, rows, cols / 32];
-            let whole = [experts, rows, cols / 32, 16];
-            hub.add(&format!("{name}_blocks"), Dtype::U8, &whole, blocks.clone());
+            let block_dims = [experts, rows, cols / 32, 16];
+            hub.add(
+                &format!("{name}_blocks"),
+                Dtype::U8,
+                &block_dims,
+                blocks.clone(),
+            );
             hub.add(
                 &format!("{name}_scales"),
                 Dtype::U8,
@@ -258,7 +264,7 @@ fn hub_mxfp4_experts_are_rows_of_blocks() {
     let (hub, [gate_up, down]) = with_mxfp4_experts();
     let bound = hub.bind().unwrap();
     for (role, turn) in [(ExpertGate, 0), (ExpertUp, 1)] {
-        // Rows stand as rows here, and still take turns.
+        // Not transposed here, and still alternating.
         let expected: Vec<f32> = (0..EXPERTS * EXPERT)
             .flat_map(|row| {
                 let file_row = 2 * row + turn;
@@ -277,10 +283,10 @@ fn wrong_mxfp4_blocks_are_reported() {
     let name = "model.layers.0.mlp.experts.down_proj";
     let (blocks, scales) = (format!("{name}_blocks"), format!("{name}_scales"));
     let (mut hub, _) = with_mxfp4_experts();
-    let whole = hub.take(&blocks);
-    // The same bytes as a stack of one expert less and more rows.
+    let removed = hub.take(&blocks);
+    // The same bytes, with one expert fewer and more rows each.
     let shape = [1, EXPERTS * HIDDEN / 2, 2, 16];
-    hub.add(&blocks, Dtype::U8, &shape, whole.data.to_vec());
+    hub.add(&blocks, Dtype::U8, &shape, removed.data.to_vec());
     let found = mismatch(hub.bind().unwrap_err());
     let expected = vec![EXPERTS, HIDDEN, 1, 16];
     assert_eq!(
@@ -289,8 +295,8 @@ fn wrong_mxfp4_blocks_are_reported() {
     );
 
     let (mut hub, _) = with_mxfp4_experts();
-    let whole = hub.take(&scales);
-    hub.add(&scales, Dtype::I8, &whole.shape, whole.data.to_vec());
+    let removed = hub.take(&scales);
+    hub.add(&scales, Dtype::I8, &removed.shape, removed.data.to_vec());
     let found = mismatch(hub.bind().unwrap_err());
     assert_eq!(found.mistyped, [(scales.clone(), Dtype::I8)]);
 
@@ -336,7 +342,7 @@ fn mlx_quantizes_whole_stacks() {
     let table = json!({"bits": 4, "group_size": 32});
     let bound = mlx.bind_quantized(table.clone()).unwrap();
     assert_eq!(values(&bound, 0, ExpertUp), expected);
-    // Its neighbours are plain, as the file says.
+    // The other roles are not quantized.
     let plain = Synthetic::new(&qwen3_moe(), 1).bind().unwrap();
     assert_eq!(values(&bound, 1, ExpertUp), values(&plain, 1, ExpertUp));
 
@@ -354,7 +360,7 @@ fn mlx_quantizes_whole_stacks() {
 fn convolution_shape_identifies_the_format() {
     let [hugging_face, mlx] =
         [0, 1].map(|which| Synthetic::new(&qwen3_next(), which).bind().unwrap());
-    // Its values stand in the same order in both.
+    // Both have the values in the same order.
     for (role, channels, first) in [
         (DeltaQueryConv, 16, 0),
         (DeltaKeyConv, 16, 16),
@@ -366,19 +372,19 @@ fn convolution_shape_identifies_the_format() {
         assert_eq!(vector(&hugging_face, 0, role), expected, "{role:?}");
         assert_eq!(vector(&mlx, 0, role), expected, "{role:?}");
     }
-    // The norms do not mean the same.
+    // The norms are defined differently.
     let norm = |bound, role: LayerRole| vector(bound, 1, role)[5];
     assert_eq!(norm(&hugging_face, MixerPreNorm), 6.0);
     assert_eq!(norm(&mlx, MixerPreNorm), 5.0);
     for bound in [&hugging_face, &mlx] {
         assert_eq!(vector(bound, 0, DeltaNorm)[5], 5.0);
-        // Rates are stored as the logarithms of what they take away.
+        // Decay rates are stored as logarithms.
         assert_eq!(vector(bound, 0, DeltaRate)[2], -(2f32.exp()));
     }
 }
 
 #[test]
-fn a_convolution_of_neither_shape_is_reported() {
+fn convolution_of_unknown_shape_is_reported() {
     let mut model = Synthetic::new(&qwen3_next(), 0);
     let name = "model.layers.0.linear_attn.conv1d.weight";
     let tensor = model.take(name);
@@ -391,7 +397,7 @@ fn a_convolution_of_neither_shape_is_reported() {
 
 #[test]
 fn closest_naming_is_reported() {
-    // A file with each expert apart, one of them lost; and a stacked one without its router.
+    // A file with separate experts, one missing; and a stacked one without its router.
     for (which, lost) in [
         (0, "model.layers.1.mlp.experts.2.down_proj.weight"),
         (1, "model.layers.0.mlp.gate.weight"),
@@ -407,7 +413,7 @@ fn closest_naming_is_reported() {
     }
 }
 
-/// A checkpoint on disk, as naming number `which` of its config has it.
+/// A checkpoint on disk with naming number `which` of its config.
 fn opened(config: &Value, which: usize) -> (Checkpoint, tempfile::TempDir) {
     let folder = tempfile::tempdir().unwrap();
     let tensors = Synthetic::new(config, which).tensors;

@@ -1,5 +1,5 @@
-//! Random damage to whole files: each damaged file is an error or loads to
-//! tensors that decode within bounds, and none panics.
+//! Random damage to whole files: each damaged file fails to load or gives tensors that decode
+//! within bounds; none panics.
 
 use crate::common;
 use std::panic::{AssertUnwindSafe, catch_unwind};
@@ -67,7 +67,7 @@ fn survives(file: &[u8], load: impl Fn(Blob) -> Result<Vec<RawTensor>, WeightsEr
             Err(_) => panic!("round {round} panicked"),
         }
     }
-    // Else the damage was too mild or too coarse to test anything.
+    // Otherwise the damage is too mild or too strong to test anything.
     assert!(
         loaded > ROUNDS / 20 && refused > ROUNDS / 4,
         "{loaded} {refused}"

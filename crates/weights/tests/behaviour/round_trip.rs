@@ -52,13 +52,13 @@ fn saved_file_equals_written_bytes() {
     let path = dir.path().join("saved");
     let (metadata, tensors) = common::gguf_content();
     save_gguf(&path, &metadata, &tensors).unwrap();
-    let whole = write_gguf(&metadata, &tensors).unwrap();
-    assert!(std::fs::read(&path).unwrap() == whole);
+    let bytes = write_gguf(&metadata, &tensors).unwrap();
+    assert!(std::fs::read(&path).unwrap() == bytes);
 
     let tensors = common::safetensors_content();
     save_safetensors(&path, &tensors).unwrap();
-    let whole = write_safetensors(&tensors).unwrap();
-    assert!(std::fs::read(&path).unwrap() == whole);
+    let bytes = write_safetensors(&tensors).unwrap();
+    assert!(std::fs::read(&path).unwrap() == bytes);
 
     let nowhere = dir.path().join("missing").join("saved");
     for outcome in [
@@ -71,7 +71,7 @@ fn saved_file_equals_written_bytes() {
 }
 
 #[test]
-fn writers_refuse_what_their_format_cannot_hold() {
+fn unsupported_content_cannot_be_written() {
     let tensor = |name: &str, dtype: Dtype, shape: &[usize]| {
         let values: usize = shape.iter().product();
         let bytes = values / dtype.block_len() * dtype.block_bytes();

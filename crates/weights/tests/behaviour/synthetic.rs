@@ -15,7 +15,7 @@ pub struct Synthetic {
 }
 
 impl Synthetic {
-    /// A checkpoint of `config` as its naming number `which` has it.
+    /// A checkpoint of `config` with its naming number `which`.
     pub fn new(config: &Value, which: usize) -> Self {
         let config = Config::parse(&config.to_string(), "config.json").unwrap();
         let Described { spec, namings, .. } =
@@ -38,7 +38,7 @@ impl Synthetic {
         self.bind_as(quantization.as_ref())
     }
 
-    /// As an opened checkpoint does it.
+    /// Binds as an opened checkpoint does.
     fn bind_as(&self, quantization: Option<&MlxQuantization>) -> Result<Weights, WeightsError> {
         let (spec, naming) = fit(&self.spec, &self.namings, &self.tensors, quantization)?;
         bind(&spec, &naming, &self.tensors, quantization)
@@ -58,14 +58,14 @@ impl Synthetic {
 
 /// Every name's tensor; each value is its index.
 fn tensors(spec: &ModelSpec, naming: &Naming) -> Vec<RawTensor> {
-    let mut made = HashSet::new();
+    let mut added = HashSet::new();
     let mut tensors = Vec::new();
     for slot in naming.slots(spec) {
         for name in &slot.names {
-            if made.insert(name.clone()) {
+            if added.insert(name.clone()) {
                 let shape = file_shape(&slot, naming.conv_shape);
                 let len: usize = shape.iter().product();
-                let bytes = (0..len).flat_map(|place| (place as f32).to_le_bytes());
+                let bytes = (0..len).flat_map(|index| (index as f32).to_le_bytes());
                 let data = Blob::from_vec(bytes.collect());
                 tensors.push(RawTensor::new(name, Dtype::F32, shape, data).unwrap());
             }

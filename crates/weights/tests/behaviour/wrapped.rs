@@ -56,7 +56,7 @@ fn wrapped_text_model_is_found_by_any_prefix() {
         assert_eq!(checkpoint.spec, expected.spec);
         assert_eq!(values(&checkpoint.bind().unwrap()), expected_values);
     }
-    // The text model alone, with the larger one's config.
+    // The text model alone, with the config of the larger model.
     let alone = wrapped(str::to_owned).open().unwrap();
     assert_eq!(values(&alone.bind().unwrap()), expected_values);
 }
@@ -71,7 +71,7 @@ fn wrapped_model_reports_missing_tensors() {
     let error = folder.open().unwrap().bind().unwrap_err().to_string();
     assert!(error.contains("1 missing: model.norm.weight"), "{error}");
     assert!(
-        error.contains("1 not asked for: model.extra.weight"),
+        error.contains("1 unexpected: model.extra.weight"),
         "{error}"
     );
 }

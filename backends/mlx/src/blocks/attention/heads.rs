@@ -31,7 +31,12 @@ pub fn from_heads(ops: &Ops, heads: &Array) -> Result<Array, MlxError> {
 }
 
 /// A range of one dimension.
-pub fn part(ops: &Ops, x: &Array, axis: usize, range: Range<usize>) -> Result<Array, MlxError> {
+pub fn slice_axis(
+    ops: &Ops,
+    x: &Array,
+    axis: usize,
+    range: Range<usize>,
+) -> Result<Array, MlxError> {
     let mut stop = x.shape();
     let (first, end) = (range.start as i32, range.end as i32);
     if first == 0 && end == stop[axis] {
@@ -44,14 +49,14 @@ pub fn part(ops: &Ops, x: &Array, axis: usize, range: Range<usize>) -> Result<Ar
 
 /// Over queries and, if the layer has its own, over keys below them.
 pub enum HeadNorm {
-    /// Each head by itself.
+    /// Each head separately.
     Each {
         norm: Norm,
-        /// [heads, 1, dim], where not all heads have the norm's.
+        /// [heads, 1, dim], if weights differ between heads.
         weight: Option<Array>,
         bias: Option<Array>,
     },
-    /// All heads as one long vector.
+    /// All heads as one vector.
     All { queries: Norm, keys: Option<Norm> },
 }
 
@@ -145,7 +150,7 @@ impl HeadNorm {
             } => {
                 let dim = heads.dim(3) as usize;
                 let all = |norm: &Norm, range: Range<usize>| {
-                    let flat = from_heads(ops, &part(ops, heads, 1, range)?)?;
+                    let flat = from_heads(ops, &slice_axis(ops, heads, 1, range)?)?;
                     to_heads(ops, group, &norm.apply(ops, &flat)?, dim)
                 };
                 let of_queries = all(norm, 0..queries)?;

@@ -1,4 +1,4 @@
-//! Attention's parts in plain arithmetic, and what tests need to compare with it.
+//! A plain implementation of attention's parts for tests.
 
 use loquat_spec::{NormKind, RopePairs};
 
@@ -7,7 +7,7 @@ use crate::linear::{Kernel, Linear};
 use crate::norm::Rope;
 
 pub const EPS: f32 = 1e-5;
-/// Angles per position of the two pairs that turn.
+/// Angles per position of the two rotated pairs.
 const FREQUENCIES: [f32; 2] = [1.0, 0.125];
 
 pub fn dot(a: &[f32], b: &[f32]) -> f32 {
@@ -35,8 +35,8 @@ pub fn multiply(values: &mut [f32], factors: impl Iterator<Item = f32>) {
     }
 }
 
-/// Turns the head's first four values.
-pub fn turn(pairs: RopePairs, position: usize, head: &mut [f32]) {
+/// Rotates the head's first four values.
+pub fn rotate(pairs: RopePairs, position: usize, head: &mut [f32]) {
     for (pair, frequency) in FREQUENCIES.into_iter().enumerate() {
         let (sin, cos) = (position as f32 * frequency).sin_cos();
         let (first, second) = match pairs {
@@ -48,7 +48,7 @@ pub fn turn(pairs: RopePairs, position: usize, head: &mut [f32]) {
     }
 }
 
-/// The same on MLX.
+/// The same RoPE on MLX.
 pub fn rope(ops: &Ops, pairs: RopePairs) -> Rope {
     Rope {
         dims: 2 * FREQUENCIES.len() as i32,
@@ -58,7 +58,7 @@ pub fn rope(ops: &Ops, pairs: RopePairs) -> Rope {
     }
 }
 
-/// Values weighed by the softmax of their scores, among which is the sink's.
+/// Values weighted by the softmax of their scores and the sink's.
 pub fn mix<'a>(scored: impl Iterator<Item = (f32, &'a [f32])>, sink: Option<f32>) -> Vec<f32> {
     let mut mixed = Vec::new();
     let mut sum = sink.map_or(0.0, f32::exp);
@@ -80,14 +80,14 @@ pub fn vector(ops: &Ops, values: &[f32]) -> Array {
 /// A matrix of `cols` columns.
 pub fn linear(ops: &Ops, values: &[f32], cols: usize) -> Linear {
     let dims = [(values.len() / cols) as i32, cols as i32];
-    let whole = ops.upload_f32(values, &dims).unwrap();
+    let matrix = ops.upload_f32(values, &dims).unwrap();
     Linear {
-        kernel: Kernel::Plain(ops.transpose(&whole, &[1, 0]).unwrap()),
+        kernel: Kernel::Plain(ops.transpose(&matrix, &[1, 0]).unwrap()),
         bias: None,
     }
 }
 
-/// The matrix that changes nothing, in an output's place.
+/// The identity matrix, as an output matrix.
 pub fn identity(ops: &Ops, len: usize) -> Linear {
     let ones = (0..len * len).map(|at| f32::from(at % len == at / len));
     linear(ops, &ones.collect::<Vec<_>>(), len)
@@ -97,9 +97,9 @@ pub fn assert_close(name: &str, found: &[f32], expected: &[f32]) {
     assert_eq!(found.len(), expected.len(), "{name}");
     for (at, (found, expected)) in found.iter().zip(expected).enumerate() {
         // Sums of some ten products of about one, in another order.
-        let far = (found - expected).abs();
+        let difference = (found - expected).abs();
         assert!(
-            far < 3e-5,
+            difference < 3e-5,
             "{name}, value {at}: {found} instead of {expected}"
         );
     }

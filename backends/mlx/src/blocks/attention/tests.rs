@@ -1,4 +1,4 @@
-//! Attention against the same in plain arithmetic, token by token.
+//! Compares attention with a plain implementation, token by token.
 
 use std::iter::repeat;
 
@@ -8,9 +8,9 @@ use loquat_spec::{
 };
 
 use super::plain::{
-    EPS, assert_close, dot, identity, linear, mix, multiply, norm, product, rope, turn, vector,
+    EPS, assert_close, dot, identity, linear, mix, multiply, norm, product, rope, rotate, vector,
 };
-use super::{Attention, HeadNorm, View, own_keys, see};
+use super::{Attention, HeadNorm, View, own_keys, visible_keys};
 use crate::array::Ops;
 use crate::linear::{JoinedLinear, Linear, Run};
 use crate::norm::Norm;
@@ -18,7 +18,7 @@ use crate::testing::{noise, ops, two_sequences};
 
 const HIDDEN: usize = 12;
 
-/// Four heads of 6 values that share two heads of keys; the first four values turn.
+/// Four heads of 6 values that share two heads of keys; the first four values are rotated.
 fn spec() -> Spec {
     Spec {
         heads: 4,
@@ -92,7 +92,7 @@ impl Weights {
         }
     }
 
-    /// The block; its output matrix changes nothing. `joined`: queries and keys come as one.
+    /// The block with an identity output matrix. `joined`: queries and keys are one array.
     fn block(&self, ops: &Ops, spec: &Spec, joined: bool) -> Attention {
         let parts = [
             (true, &self.query),
@@ -101,10 +101,10 @@ impl Weights {
             (spec.output_gate, &self.gate),
         ];
         let parts = parts.into_iter().zip(&self.biases);
-        let parts: Vec<_> = parts.filter(|((wanted, _), _)| *wanted).collect();
+        let parts: Vec<_> = parts.filter(|((present, _), _)| *present).collect();
         let chunk = if joined { parts.len() } else { 1 };
         let runs = parts.chunks(chunk).map(|parts| Run {
-            whole: Linear {
+            joined: Linear {
                 bias: Some(vector(ops, &concat(parts.iter().map(|(_, bias)| *bias)))),
                 ..linear(ops, &concat(parts.iter().map(|((_, of), _)| *of)), HIDDEN)
             },
@@ -140,7 +140,7 @@ impl Weights {
         HeadNorm::new(ops, spec, of(&self.query_norm), keys).unwrap()
     }
 
-    /// A token's queries, keys and values as attention sees them.
+    /// A token's queries, keys and values after norm and RoPE.
     fn placed(&self, spec: &Spec, position: usize, token: &[f32]) -> [Vec<f32>; 3] {
         let mut query = biased(&self.query, &self.biases[0], token);
         let mut key = biased(&self.key, &self.biases[1], token);
@@ -148,8 +148,8 @@ impl Weights {
             KvSource::KeyIsValue => key.clone(),
             _ => biased(&self.value, &self.biases[2], token),
         };
-        place(spec, &self.query_norm, position, &mut query);
-        place(spec, &self.key_norm, position, &mut key);
+        norm_and_rotate(spec, &self.query_norm, position, &mut query);
+        norm_and_rotate(spec, &self.key_norm, position, &mut key);
         if let Some(temperature) = &spec.temperature {
             multiply(&mut query, repeat(temperature.factor(position)));
         }
@@ -161,7 +161,7 @@ impl Weights {
         [query, key, value]
     }
 
-    /// What the block gives for a whole sequence.
+    /// The expected output for a whole sequence.
     fn expected(&self, spec: &Spec, x: &[f32]) -> Vec<f32> {
         let tokens = x.chunks_exact(HIDDEN).enumerate();
         let placed = tokens.map(|(position, token)| self.placed(spec, position, token));
@@ -180,7 +180,7 @@ impl Weights {
         out
     }
 
-    /// One head's mixed values.
+    /// The attention output of one head.
     fn attend(
         &self,
         spec: &Spec,
@@ -195,8 +195,8 @@ impl Weights {
             Reach::Window(window) => key + window > position,
             Reach::Chunk(chunk) => key / chunk == position / chunk,
         });
-        let scored = seen.map(|place| {
-            let [_, key, value] = &placed[place];
+        let scored = seen.map(|position| {
+            let [_, key, value] = &placed[position];
             let key = &key[kv_head * spec.head_dim..][..spec.head_dim];
             let score = dot(query, key) * spec.scale;
             let score = spec.softcap.map_or(score, |cap| (score / cap).tanh() * cap);
@@ -207,7 +207,7 @@ impl Weights {
 }
 
 /// Norm and rope of a token's heads.
-fn place(spec: &Spec, weight: &[f32], position: usize, heads: &mut [f32]) {
+fn norm_and_rotate(spec: &Spec, weight: &[f32], position: usize, heads: &mut [f32]) {
     let norm_heads = |after: bool, heads: &mut [f32]| {
         let Some(qk) = spec.qk_norm.filter(|qk| qk.after_rope == after) else {
             return;
@@ -223,7 +223,7 @@ fn place(spec: &Spec, weight: &[f32], position: usize, heads: &mut [f32]) {
     norm_heads(false, heads);
     if let Some(of) = &spec.rope {
         let heads = heads.chunks_exact_mut(spec.head_dim);
-        heads.for_each(|head| turn(of.pairs, position, head));
+        heads.for_each(|head| rotate(of.pairs, position, head));
     }
     norm_heads(true, heads);
 }
@@ -237,7 +237,7 @@ fn concat<'a>(parts: impl Iterator<Item = &'a Vec<f32>>) -> Vec<f32> {
     parts.flatten().copied().collect()
 }
 
-/// A name, and what sets the variant apart from [`spec`].
+/// A name and the difference from [`spec`].
 type Variant = (&'static str, fn(&mut Spec));
 
 const VARIANTS: &[Variant] = &[
@@ -246,8 +246,8 @@ const VARIANTS: &[Variant] = &[
     ("one head of keys", |spec| spec.kv_heads = 1),
     ("values of another length", |spec| spec.value_dim = 4),
     ("no rope", |spec| spec.rope = None),
-    ("rope over neighbours", |spec| {
-        spec.rope = spec.rope.take().map(RopeSpec::neighbours);
+    ("interleaved rope", |spec| {
+        spec.rope = spec.rope.take().map(RopeSpec::interleaved);
     }),
     ("window", |spec| spec.reach = Reach::Window(3)),
     ("window of one", |spec| spec.reach = Reach::Window(1)),
@@ -320,7 +320,7 @@ fn every_variant_equals_plain_arithmetic() {
     }
 }
 
-/// With the same weights a layer that reads another's keys gives what that one gives.
+/// A layer that reads another's keys gives the same output with the same weights.
 #[test]
 fn layer_reads_keys_of_another_layer() {
     let Some(ops) = ops() else { return };
@@ -358,7 +358,7 @@ fn only_visible_keys_are_read() {
     ];
     for (reach, places, seen, view) in cases {
         assert_eq!(
-            see(reach, places.clone()),
+            visible_keys(reach, places.clone()),
             (seen, view),
             "{reach:?} {places:?}"
         );

@@ -1,4 +1,4 @@
-//! The delta rule against the same in plain arithmetic, token by token.
+//! Compares the delta rule with a plain implementation, token by token.
 
 use loquat_spec::{
     Decay, DeltaOutputGate, DeltaRule as Spec, KeySharing, Norm as NormSpec, NormKind,
@@ -9,7 +9,7 @@ use crate::array::{Array, Ops};
 use crate::blocks::attention::plain::{
     EPS, assert_close, dot, identity, linear, multiply, norm, product, vector,
 };
-use crate::blocks::memory::Memory;
+use crate::blocks::linear_state::LinearState;
 use crate::blocks::recurrent::plain::{PlainConv, sigmoid, silu, softplus};
 use crate::linear::{JoinedLinear, Run};
 use crate::norm::Norm;
@@ -36,7 +36,7 @@ const SPEC: Spec = Spec {
     },
 };
 
-/// Matrices are [rows][cols]; what has no low-rank form has no second one.
+/// Matrices are [rows][cols]; without a low-rank form, the second matrix is empty.
 struct Weights {
     mixed: Vec<f32>,
     gate: [Vec<f32>; 2],
@@ -111,7 +111,7 @@ impl Weights {
                 DeltaKernel::Native
             } else {
                 let channels = self.decay_bias.len() / spec.value_heads;
-                DeltaKernel::Own(Memory::new(ops, channels).unwrap())
+                DeltaKernel::Chunked(LinearState::new(ops, channels).unwrap())
             },
             norm: Norm {
                 kind: NormKind::Rms,
@@ -123,18 +123,18 @@ impl Weights {
         }
     }
 
-    /// Queries and keys in one run, values and the rest each in their own.
+    /// Queries and keys in one run, values and the others in separate runs.
     fn inputs(&self, ops: &Ops, spec: &Spec) -> JoinedLinear {
         let (both, values) = self.mixed.split_at(2 * spec.key_len() * HIDDEN);
         let matrices = [both, values, &self.gate[0], &self.beta, &self.decay[0]];
         let runs = matrices.map(|matrix| Run {
-            whole: linear(ops, matrix, HIDDEN),
+            joined: linear(ops, matrix, HIDDEN),
             rows: vec![matrix.len() / HIDDEN],
         });
         JoinedLinear::new(runs.into())
     }
 
-    /// What the block gives for a whole sequence.
+    /// The expected output for a whole sequence.
     fn expected(&self, spec: &Spec, x: &[f32]) -> Vec<f32> {
         let mut memory = vec![0.0; spec.value_len() * spec.key_dim];
         let (mut past, mut out) = (Vec::new(), Vec::new());
@@ -197,7 +197,7 @@ impl Weights {
     }
 }
 
-/// What differs from [`SPEC`], and whether MLX's own function runs it.
+/// A name, the difference from [`SPEC`], and whether MLX's function runs it.
 type Case = (&'static str, fn(&mut Spec), bool);
 
 const CASES: [Case; 6] = [
@@ -205,7 +205,7 @@ const CASES: [Case; 6] = [
     ("by MLX", |_| (), true),
     ("in turns", |spec| spec.sharing = KeySharing::Strided, false),
     (
-        "in turns by MLX",
+        "strided, native",
         |spec| spec.sharing = KeySharing::Strided,
         true,
     ),

@@ -1,4 +1,4 @@
-//! From a token to its experts and their weights, in float32.
+//! Chooses the experts of each token and their weights, in float32.
 
 use loquat_session::OpenError;
 use loquat_spec::{ExpertGroups, Experts as Spec, GroupScore, LayerRole, RouterInput, Scores};
@@ -11,33 +11,33 @@ use crate::norm::Norm;
 
 pub struct Router {
     pub linear: Linear,
-    /// Over the stream; `None`: the router reads what the experts read.
+    /// Applied to the stream; `None`: the router has the same input as the experts.
     pub input: Option<Norm>,
     pub scores: Scores,
     /// Added to the scores for choosing, [count].
     pub correction: Option<Array>,
     pub groups: Option<Groups>,
     pub top_k: i32,
-    pub weigh: Weigh,
-    /// Multiplies the chosen ones' weights, [count].
+    pub router_weights: RouterWeights,
+    /// Multiplies the weights of chosen experts, [count].
     pub expert_scale: Option<Array>,
 }
 
-/// Experts outside the best groups are out of reach.
+/// Excludes experts outside the best groups.
 pub struct Groups {
     pub spec: ExpertGroups,
     /// One number, below every score.
     pub never: Array,
 }
 
-/// From the chosen ones' scores to their weights.
-pub enum Weigh {
-    /// Times a number.
+/// How scores of the chosen experts become weights.
+pub enum RouterWeights {
+    /// Multiplied by a number.
     Scaled(f32),
     /// Divided by their sum plus `eps`, times `scale`: an array of one number each.
     Share { eps: Array, scale: Array },
-    /// A softmax of the chosen logits alone: what a softmax of all, divided by the sum of the
-    /// chosen, comes to.
+    /// A softmax of the chosen logits, which equals a softmax of all divided by the sum of the
+    /// chosen.
     Softmax,
 }
 
@@ -58,7 +58,7 @@ impl Router {
             },
             groups: groups.transpose()?,
             top_k: spec.top_k as i32,
-            weigh: Weigh::new(ops, spec)?,
+            router_weights: RouterWeights::new(ops, spec)?,
             expert_scale: if router.expert_scale {
                 Some(loader.vector_f32(LayerRole::ExpertScale)?)
             } else {
@@ -74,15 +74,15 @@ impl Router {
             None => self.linear.apply(ops, x)?,
         };
         let logits = ops.astype(&logits, Type::F32)?;
-        let scores = match (&self.weigh, self.scores) {
-            // In the order of the logits, which is all that choosing needs.
-            (Weigh::Softmax, _) => logits,
+        let scores = match (&self.router_weights, self.scores) {
+            // Logits have the same order as the scores, which is all that choosing needs.
+            (RouterWeights::Softmax, _) => logits,
             (_, Scores::Softmax) => ops.softmax(&logits, -1)?,
             (_, Scores::Sigmoid) => ops.unary(Unary::Sigmoid, &logits)?,
         };
         let chosen = self.best(ops, &scores)?;
         let weights = ops.take_along(&scores, &chosen, -1)?;
-        let weights = self.weigh.apply(ops, weights)?;
+        let weights = self.router_weights.apply(ops, weights)?;
         let weights = match &self.expert_scale {
             Some(scale) => ops.multiply(&weights, &ops.take_rows(scale, &chosen, 0)?)?,
             None => weights,
@@ -105,7 +105,7 @@ impl Router {
     }
 }
 
-/// The learned weight and the fixed one as one.
+/// Combines the learned weight and the fixed one.
 fn load_norm(loader: LayerLoader, input: &RouterInput) -> Result<Norm, OpenError> {
     let weights = loader.values(LayerRole::RouterInput)?;
     let weights: Vec<f32> = weights.iter().map(|w| w * input.scale).collect();
@@ -146,7 +146,7 @@ impl Groups {
     }
 }
 
-impl Weigh {
+impl RouterWeights {
     pub fn new(ops: &Ops, spec: &Spec) -> Result<Self, MlxError> {
         let router = &spec.router;
         let by_logits = router.scores == Scores::Softmax

@@ -4,7 +4,7 @@ use loquat_spec::{
 };
 use loquat_testkit::goldens;
 
-use super::router::{Groups, Router, Weigh};
+use super::router::{Groups, Router, RouterWeights};
 use super::*;
 use crate::array::Type;
 use crate::linear::Kernel;
@@ -39,7 +39,7 @@ fn rules() -> Vec<(&'static str, Rules)> {
         ("softmax", Rules::softmax(false)),
         ("normalised softmax", Rules::softmax(true)),
         (
-            "its shares times a number",
+            "scaled weights",
             Rules {
                 scale: 2.5,
                 normalise: Some(0.25),
@@ -54,7 +54,7 @@ fn rules() -> Vec<(&'static str, Rules)> {
             },
         ),
         (
-            "a number for each expert",
+            "a scale per expert",
             Rules {
                 expert_scale: true,
                 ..Rules::softmax(true)
@@ -88,13 +88,13 @@ fn rules() -> Vec<(&'static str, Rules)> {
     ]
 }
 
-/// The numbers that are learned, one for each expert.
+/// Learned parameters, one per expert.
 struct Learned {
     correction: Vec<f32>,
     scale: Vec<f32>,
 }
 
-/// What each expert weighs for a token with these logits, zero where it was not chosen.
+/// The weight of each expert for a token with these logits; zero if it is not chosen.
 fn expected(rules: &Rules, learned: &Learned, logits: &[f32]) -> Vec<f32> {
     let total: f32 = logits.iter().map(|x| x.exp()).sum();
     let scores: Vec<f32> = match rules.scores {
@@ -115,7 +115,7 @@ fn expected(rules: &Rules, learned: &Learned, logits: &[f32]) -> Vec<f32> {
         };
         let group_scores: Vec<f32> = ranking
             .chunks(COUNT / groups.count)
-            .map(|group| best(group, counted).iter().map(|place| group[*place]).sum())
+            .map(|group| best(group, counted).iter().map(|index| group[*index]).sum())
             .collect();
         let kept = best(&group_scores, groups.keep);
         for (index, group) in ranking.chunks_mut(COUNT / groups.count).enumerate() {
@@ -140,10 +140,10 @@ fn expected(rules: &Rules, learned: &Learned, logits: &[f32]) -> Vec<f32> {
 }
 
 fn best(values: &[f32], count: usize) -> Vec<usize> {
-    let mut places: Vec<usize> = (0..values.len()).collect();
-    places.sort_by(|a, b| values[*b].total_cmp(&values[*a]));
-    places.truncate(count);
-    places
+    let mut indices: Vec<usize> = (0..values.len()).collect();
+    indices.sort_by(|a, b| values[*b].total_cmp(&values[*a]));
+    indices.truncate(count);
+    indices
 }
 
 fn router(ops: &Ops, rules: &Rules, learned: &Learned) -> Router {
@@ -154,7 +154,7 @@ fn router(ops: &Ops, rules: &Rules, learned: &Learned) -> Router {
         .collect();
     let count = COUNT as i32;
     let vector =
-        |wanted: bool, values: &[f32]| wanted.then(|| ops.upload_f32(values, &[count]).unwrap());
+        |present: bool, values: &[f32]| present.then(|| ops.upload_f32(values, &[count]).unwrap());
     Router {
         linear: Linear {
             kernel: Kernel::Plain(ops.upload_f32(&identity, &[count, count]).unwrap()),
@@ -165,13 +165,13 @@ fn router(ops: &Ops, rules: &Rules, learned: &Learned) -> Router {
         correction: vector(rules.correction, &learned.correction),
         groups: rules.groups.map(|groups| Groups::new(ops, groups).unwrap()),
         top_k: TOP_K as i32,
-        weigh: Weigh::new(ops, &spec).unwrap(),
+        router_weights: RouterWeights::new(ops, &spec).unwrap(),
         expert_scale: vector(rules.expert_scale, &learned.scale),
     }
 }
 
 #[test]
-fn routers_choose_and_weigh_by_spec() {
+fn routers_follow_the_spec() {
     let Some(ops) = testing::ops() else { return };
     const TOKENS: usize = 9;
     let learned = Learned {
@@ -206,8 +206,8 @@ fn routers_choose_and_weigh_by_spec() {
     }
 }
 
-/// Families that differ in what experts do: a shared one, biases, weighed inputs, no gates,
-/// routers that read the stream.
+/// Families with different experts: a shared expert, biases, weighted inputs, no gates, routers
+/// that read the stream.
 const FAMILIES: &[&str] = &[
     "qwen2_moe",
     "gpt_oss",

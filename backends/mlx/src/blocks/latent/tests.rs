@@ -1,9 +1,9 @@
-//! Latent attention against the same in plain arithmetic, token by token.
+//! Compares latent attention with a plain implementation, token by token.
 
 use loquat_spec::{LatentAttention as Spec, Norm as NormSpec, NormKind, Rope as RopeSpec};
 
 use super::super::attention::plain::{
-    EPS, assert_close, dot, identity, linear, mix, multiply, norm, product, rope, turn, vector,
+    EPS, assert_close, dot, identity, linear, mix, multiply, norm, product, rope, rotate, vector,
 };
 use super::{Latent, QueryUp};
 use crate::array::Ops;
@@ -13,7 +13,7 @@ use crate::testing::{noise, ops, two_sequences};
 
 const HIDDEN: usize = 10;
 
-fn spec(query_rank: Option<usize>, turned: bool) -> Spec {
+fn spec(query_rank: Option<usize>, rotated: bool) -> Spec {
     Spec {
         heads: 3,
         query_rank,
@@ -21,7 +21,7 @@ fn spec(query_rank: Option<usize>, turned: bool) -> Spec {
         nope_dim: 5,
         rope_dim: 4,
         value_dim: 6,
-        rope: turned.then(|| RopeSpec::plain(10_000.0, 4).neighbours()),
+        rope: rotated.then(|| RopeSpec::plain(10_000.0, 4).interleaved()),
         scale: 0.6,
         norm: NormSpec {
             kind: NormKind::Rms,
@@ -62,7 +62,7 @@ impl Weights {
         }
     }
 
-    /// The block; its output matrix changes nothing.
+    /// The block with an identity output matrix.
     fn block(&self, ops: &Ops, spec: &Spec) -> Latent {
         let norm = |weight: &[f32]| Norm {
             kind: NormKind::Rms,
@@ -71,7 +71,7 @@ impl Weights {
             bias: None,
         };
         let inputs = [&self.query_in, &self.latent, &self.rope_key].map(|weight| Run {
-            whole: linear(ops, weight, HIDDEN),
+            joined: linear(ops, weight, HIDDEN),
             rows: vec![weight.len() / HIDDEN],
         });
         Latent {
@@ -99,11 +99,11 @@ impl Weights {
         }
     }
 
-    /// What the block gives for a whole sequence.
+    /// The expected output for a whole sequence.
     fn expected(&self, spec: &Spec, x: &[f32]) -> Vec<f32> {
-        let turned = |mut part: Vec<f32>, position: usize| {
+        let rotated = |mut part: Vec<f32>, position: usize| {
             if let Some(of) = &spec.rope {
-                turn(of.pairs, position, &mut part);
+                rotate(of.pairs, position, &mut part);
             }
             part
         };
@@ -112,19 +112,19 @@ impl Weights {
         let mut out = Vec::new();
         for (position, token) in x.chunks_exact(HIDDEN).enumerate() {
             let latent = normed(product(&self.latent, token), &self.latent_norm);
-            kept.push((latent, turned(product(&self.rope_key, token), position)));
+            kept.push((latent, rotated(product(&self.rope_key, token), position)));
             let query = self.query(token);
             let heads = query.chunks_exact(spec.nope_dim + spec.rope_dim);
             for (head, query) in heads.enumerate() {
                 let (plain, rope) = query.split_at(spec.nope_dim);
-                let absorbed = product(of_head(&self.key_absorb, spec, head), plain);
-                let rope = turned(rope.to_vec(), position);
+                let absorbed = product(head_matrix(&self.key_absorb, spec, head), plain);
+                let rope = rotated(rope.to_vec(), position);
                 let scored = kept.iter().map(|(latent, key)| {
                     let score = (dot(&absorbed, latent) + dot(&rope, key)) * spec.scale;
                     (score, latent.as_slice())
                 });
                 let mixed = mix(scored, None);
-                out.extend(product(of_head(&self.value_up, spec, head), &mixed));
+                out.extend(product(head_matrix(&self.value_up, spec, head), &mixed));
             }
         }
         out
@@ -143,14 +143,14 @@ fn stack(ops: &Ops, values: &[f32], count: usize, cols: usize) -> Stack {
         (values.len() / count / cols) as i32,
         cols as i32,
     ];
-    let whole = ops.upload_f32(values, &dims).unwrap();
+    let matrices = ops.upload_f32(values, &dims).unwrap();
     Stack {
-        kernel: Kernel::Plain(ops.transpose(&whole, &[0, 2, 1]).unwrap()),
+        kernel: Kernel::Plain(ops.transpose(&matrices, &[0, 2, 1]).unwrap()),
         bias: None,
     }
 }
 
-fn of_head<'a>(stack: &'a [f32], spec: &Spec, head: usize) -> &'a [f32] {
+fn head_matrix<'a>(stack: &'a [f32], spec: &Spec, head: usize) -> &'a [f32] {
     let len = stack.len() / spec.heads;
     &stack[head * len..(head + 1) * len]
 }
@@ -158,14 +158,14 @@ fn of_head<'a>(stack: &'a [f32], spec: &Spec, head: usize) -> &'a [f32] {
 #[test]
 fn every_variant_equals_plain_arithmetic() {
     let Some(ops) = ops() else { return };
-    for (query_rank, turned) in [(None, true), (Some(7), true), (None, false)] {
-        let spec = spec(query_rank, turned);
+    for (query_rank, rotated) in [(None, true), (Some(7), true), (None, false)] {
+        let spec = spec(query_rank, rotated);
         let weights = Weights::new(&spec);
         let block = weights.block(&ops, &spec);
         let passed = two_sequences(&ops, 1, HIDDEN, |step, x| block.run(step, 0, x).unwrap());
         for sequence in passed {
             let expected = weights.expected(&spec, &sequence.inputs);
-            let name = format!("rank {query_rank:?}, turned {turned}");
+            let name = format!("rank {query_rank:?}, rotated {rotated}");
             assert_close(&name, &sequence.outputs, &expected);
         }
     }

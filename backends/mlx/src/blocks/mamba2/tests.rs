@@ -1,4 +1,4 @@
-//! Mamba-2 against the same in plain arithmetic, token by token.
+//! Compares Mamba-2 with a plain implementation, token by token.
 
 use loquat_spec::{Mamba2 as Spec, MambaNorm, Norm as NormSpec, NormKind};
 
@@ -7,7 +7,7 @@ use crate::array::Ops;
 use crate::blocks::attention::plain::{
     EPS, assert_close, dot, identity, linear, multiply, norm, product, vector,
 };
-use crate::blocks::memory::Memory;
+use crate::blocks::linear_state::LinearState;
 use crate::blocks::recurrent::plain::{PlainConv, silu, softplus};
 use crate::norm::Norm;
 use crate::testing::{noise, ops, two_sequences};
@@ -79,7 +79,7 @@ impl Weights {
                 high: vector(ops, &[spec.step_limits.1]),
                 rate: vector(ops, &self.rate),
             },
-            memory: Memory::new(ops, 1).unwrap(),
+            linear_state: LinearState::new(ops, 1).unwrap(),
             skip: ops.reshape(&skip, &skip_dims).unwrap(),
             norm: self.part_norm(ops, &spec.norm),
             output: identity(ops, inner),
@@ -106,7 +106,7 @@ impl Weights {
         })
     }
 
-    /// What the block gives for a whole sequence.
+    /// The expected output for a whole sequence.
     fn expected(&self, spec: &Spec, x: &[f32]) -> Vec<f32> {
         let shared = spec.groups * spec.state;
         let lens = [
@@ -171,7 +171,7 @@ impl Weights {
     }
 }
 
-/// What differs from [`SPEC`].
+/// The difference from [`SPEC`].
 type Change = fn(&mut Spec);
 
 const CASES: [(&str, Change); 7] = [

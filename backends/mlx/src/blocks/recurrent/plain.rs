@@ -1,4 +1,4 @@
-//! Recurrent mixers' parts in plain arithmetic.
+//! A plain implementation of the recurrent mixers' parts for tests.
 
 use super::{Conv, taps};
 use crate::array::Ops;

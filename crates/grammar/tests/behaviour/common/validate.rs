@@ -10,7 +10,7 @@ pub fn is_valid(root: &Value, schema: &Value, value: &Value) -> bool {
     let judge = Judge { root, keywords };
     keywords
         .iter()
-        .all(|(keyword, wanted)| judge.holds(keyword, wanted, value))
+        .all(|(keyword, expected)| judge.holds(keyword, expected, value))
 }
 
 struct Judge<'a> {
@@ -19,24 +19,24 @@ struct Judge<'a> {
 }
 
 impl Judge<'_> {
-    fn holds(&self, keyword: &str, wanted: &Value, value: &Value) -> bool {
+    fn holds(&self, keyword: &str, expected: &Value, value: &Value) -> bool {
         let valid = |schema: &Value| is_valid(self.root, schema, value);
-        let list = || wanted.as_array().expect("a list").iter();
-        let bound = wanted.as_f64().unwrap_or_default();
-        let number = |good: fn(f64, f64) -> bool| value.as_f64().is_none_or(|n| good(n, bound));
+        let list = || expected.as_array().expect("a list").iter();
+        let bound = expected.as_f64().unwrap_or_default();
+        let number = |holds: fn(f64, f64) -> bool| value.as_f64().is_none_or(|n| holds(n, bound));
         let length = value.as_str().map(|text| text.chars().count() as f64);
         let items = value.as_array().map(|items| items.len() as f64);
         let members = value.as_object().map(|members| members.len() as f64);
         match keyword {
             "$ref" => {
-                let pointer = wanted.as_str().expect("a string").trim_start_matches('#');
+                let pointer = expected.as_str().expect("a string").trim_start_matches('#');
                 valid(self.root.pointer(pointer).expect(pointer))
             }
-            "type" => match wanted {
+            "type" => match expected {
                 Value::Array(names) => names.iter().any(|name| is_type(name, value)),
                 name => is_type(name, value),
             },
-            "const" => equal(wanted, value),
+            "const" => equal(expected, value),
             "enum" => list().any(|one| equal(one, value)),
             "allOf" => list().all(valid),
             "anyOf" => list().any(valid),
@@ -54,7 +54,7 @@ impl Judge<'_> {
             "maxProperties" => members.is_none_or(|count| count <= bound),
             "pattern" => value
                 .as_str()
-                .is_none_or(|text| matches(wanted.as_str(), text)),
+                .is_none_or(|text| matches(expected.as_str(), text)),
             "required" => value.as_object().is_none_or(|members| {
                 list().all(|name| members.contains_key(name.as_str().expect("a name")))
             }),
@@ -122,7 +122,7 @@ fn is_type(name: &Value, value: &Value) -> bool {
         Some("string") => value.is_string(),
         Some("array") => value.is_array(),
         Some("object") => value.is_object(),
-        other => panic!("{other:?} is no type"),
+        other => panic!("{other:?} is not a type"),
     }
 }
 

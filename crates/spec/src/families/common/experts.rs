@@ -20,7 +20,7 @@ pub(crate) struct Mixture {
 }
 
 impl Mixture {
-    /// The dense layers have the experts' activation, and no biases.
+    /// Dense layers use the experts' activation and have no biases.
     pub fn new(sizes: &Sizes, experts: Experts, sparse: Vec<bool>) -> Self {
         Self {
             dense: sizes.gated(experts.expert.activation, false),
@@ -113,7 +113,7 @@ pub(crate) struct CorrectedDefaults {
     pub shared: usize,
 }
 
-/// Most of them have no groups.
+/// For families without groups.
 pub(crate) const UNGROUPED: CorrectedDefaults = CorrectedDefaults {
     scale: 1.0,
     groups: 1,

@@ -39,7 +39,7 @@ pub(crate) fn activation(
     }
 }
 
-/// Refuses any value but the supported one.
+/// Refuses every value except the supported one.
 pub(crate) fn expect_word(
     config: &Config,
     field: &str,
@@ -132,7 +132,7 @@ pub(crate) fn each(interval: usize, layers: usize) -> Vec<bool> {
         .collect()
 }
 
-/// The others.
+/// All layers but every `interval`th.
 pub(crate) fn all_but_each(interval: usize, layers: usize) -> Vec<bool> {
     each(interval, layers).iter().map(|each| !each).collect()
 }

@@ -121,7 +121,7 @@ fn gguf_scaling(config: &GgufConfig) -> Result<RopeScaling, SpecError> {
                 field: config.key("rope.scaling.type"),
                 found: format!("`{other}`"),
                 supported: if divisors {
-                    "none, beside the tensor rope_freqs.weight"
+                    "none, because the file has the tensor rope_freqs.weight"
                 } else {
                     "none, linear, yarn"
                 },
@@ -138,7 +138,7 @@ fn gguf_scaling(config: &GgufConfig) -> Result<RopeScaling, SpecError> {
     }
 }
 
-/// With yarn's own magnitude; some families change it.
+/// With YaRN's default magnitude, which some families change.
 fn gguf_yarn(
     config: &GgufConfig,
     factor: f64,

@@ -11,7 +11,7 @@ use crate::roles::LayerRole::{ExpertDown, Router};
 
 pub(crate) const GRANITE_ROUTER: LayerNames = &[(Router, "block_sparse_moe.router.layer.weight")];
 
-/// Gates, then ups, of each expert.
+/// The gate rows, then the up rows, of each expert.
 pub(crate) const GRANITE_EXPERT_INPUT: Fused =
     Fused::sequential("block_sparse_moe.input_linear.weight", EXPERT_GATE_UP);
 

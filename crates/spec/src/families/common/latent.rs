@@ -44,7 +44,7 @@ pub(crate) const MLX_LATENT_NAMES: LayerNames = &[
 
 pub(crate) const GGUF_LATENT: &[Fused] = &[GGUF_DOWN];
 
-/// Before llama.cpp separated keys and values.
+/// From before llama.cpp separated keys and values.
 pub(crate) const GGUF_OLDER_LATENT: &[Fused] = &[GGUF_DOWN, UP];
 
 /// The rope over a head's rope part, interleaved unless the config says otherwise.
@@ -52,7 +52,7 @@ pub(crate) fn latent_rope(config: &Config) -> Result<Rope, SpecError> {
     let dims = config.usize("qk_rope_head_dim")?;
     let rope = Rope::from_config(config, None, 10_000.0, dims)?;
     Ok(if config.bool_or("rope_interleave", true)? {
-        rope.neighbours()
+        rope.interleaved()
     } else {
         rope
     })
@@ -142,8 +142,8 @@ pub(crate) fn gguf_latent(config: &GgufConfig, heads: usize) -> Result<LatentAtt
     })
 }
 
-/// The length of a head. Files with separate keys and values have the absorbed form's length under
-/// the plain name.
+/// The length of a head. Files with separate keys and values store the length of the absorbed form
+/// under the plain name.
 fn head_len(config: &GgufConfig, field: &str) -> Result<usize, SpecError> {
     match config.usize_opt(&format!("{field}_mla"))? {
         Some(len) => Ok(len),

@@ -1,4 +1,4 @@
-//! Layer schemes, and what differs from layer to layer.
+//! Layer schemes, and properties that differ by layer.
 
 use super::fields::layer_types;
 use crate::config::Config;
@@ -7,7 +7,7 @@ use crate::mixers::{Mixer, Reach};
 use crate::model::{Block, Branch, FeedForward, Layer, Norm};
 use crate::rope::Rope;
 
-/// How a norm, a mixer and a feed-forward make a layer.
+/// Combines a norm, a mixer and a feed-forward into a layer.
 pub(crate) type LayerScheme = fn(Norm, Mixer, FeedForward) -> Layer;
 
 /// `x += mixer(norm(x))`, then `x += feed_forward(norm(x))`.

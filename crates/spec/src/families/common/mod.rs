@@ -1,5 +1,5 @@
-//! What several families' configs, headers and files have in common. A file here is a topic;
-//! families import from this module.
+//! Code shared by several families for configs, headers and tensor names. Each file covers one
+//! topic.
 
 mod experts;
 mod fields;

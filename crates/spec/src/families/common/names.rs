@@ -17,10 +17,10 @@ pub(crate) const FEED_FORWARD: LayerNames = &[
     (Down, "feed_forward.down_proj.weight"),
 ];
 
-/// Gates, then ups.
+/// The gate rows, then the up rows.
 pub(crate) const GATE_UP: Fused = Fused::sequential("mlp.gate_up_proj.weight", &[Gate, Up]);
 
-/// llama.cpp keeps the matrix whole, under the name of its second half.
+/// llama.cpp keeps it as one matrix, under the name of the second half.
 pub(crate) const GGUF_GATE_UP: Fused = Fused::sequential("ffn_up.weight", &[Gate, Up]);
 
 pub(crate) const GGUF_QKV: Fused = Fused::sequential("attn_qkv.weight", &[Query, Key, Value]);
@@ -43,7 +43,7 @@ pub(crate) const SWITCH_MLP: LayerNames = &[
     (ExpertDown, "mlp.switch_mlp.down_proj.weight"),
 ];
 
-/// The same under the module's original name.
+/// The stacks under the module's original name.
 pub(crate) const STACKED: LayerNames = &[
     (ExpertGate, "mlp.experts.gate_proj.weight"),
     (ExpertUp, "mlp.experts.up_proj.weight"),

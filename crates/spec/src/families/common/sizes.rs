@@ -1,4 +1,4 @@
-//! The sizes every decoder-only transformer states, and what follows from them.
+//! The sizes that every decoder-only transformer states, and blocks built from them.
 
 use super::fields::{activation, bounded_layers, even_split, positive};
 use super::layers::{LayerScheme, pre_norm_layer};
@@ -62,7 +62,7 @@ impl Sizes {
         })
     }
 
-    /// The usual attention; the caller changes what differs.
+    /// Standard attention, which the caller adjusts.
     pub fn attention(&self, rope: Option<Rope>) -> Attention {
         Attention {
             heads: self.heads,
@@ -141,7 +141,7 @@ impl Sizes {
         self.model(family, tied, norm, vec![layer; self.layers])
     }
 
-    /// A spec of these layers, with nothing special before or after them.
+    /// A spec of these layers with a standard embedding and head.
     pub fn model(
         &self,
         family: &'static str,

@@ -1,4 +1,4 @@
-//! Gemma 4 as `config.json` states it.
+//! Reads Gemma 4 from `config.json`.
 
 use serde_json::json;
 
@@ -27,7 +27,7 @@ pub(super) fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
             },
         },
     }));
-    // What is for images only does not touch text.
+    // Fields for images do not affect text.
     expect_word(config, "use_bidirectional_attention", "vision")?;
     let sizes = Sizes::explicit(config, &["num_key_value_heads", "head_dim"])?;
     let activation = activation(config, "hidden_activation", Activation::GeluTanh)?;

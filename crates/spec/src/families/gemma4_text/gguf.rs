@@ -1,4 +1,4 @@
-//! Gemma 4 as llama.cpp writes it.
+//! Reads Gemma 4 from GGUF.
 
 use super::PATTERN;
 use super::model::{Gemma4, Shape, experts, first_shared, kv_source, per_layer_inputs};

@@ -9,7 +9,7 @@ use crate::model::{
 };
 use crate::rope::Rope;
 
-/// What differs from layer to layer.
+/// Properties that differ by layer.
 pub(super) struct Shape {
     pub local: bool,
     pub head_dim: usize,
@@ -86,7 +86,7 @@ impl Gemma4 {
     }
 }
 
-/// The first layer that reads another's keys and values, `shared` of the last doing so.
+/// The first of the last `shared` layers, which read the keys and values of earlier layers.
 pub(super) fn first_shared(
     sizes: &Sizes,
     field: String,
@@ -98,7 +98,7 @@ pub(super) fn first_shared(
     })
 }
 
-/// From `first_shared` up a layer reads the last one below that is of its kind.
+/// From `first_shared` on, a layer reads the last earlier layer of its kind.
 pub(super) fn kv_source(
     windowed: &[bool],
     first_shared: usize,
@@ -118,7 +118,7 @@ pub(super) fn kv_source(
         None => Err(SpecError::invalid(
             "num_kv_shared_layers",
             windowed.len() - first_shared,
-            format!("so few that a layer below is of the kind of layer {layer}"),
+            format!("small enough that an earlier layer has the kind of layer {layer}"),
         )),
     }
 }

@@ -1,4 +1,4 @@
-//! Kimi Linear as llama.cpp writes it.
+//! Reads Kimi Linear from GGUF.
 
 use super::per_channel;
 use crate::config::GgufConfig;
@@ -28,7 +28,7 @@ pub(super) const NAMES: LayerNames = &[
 pub(super) fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     let (sizes, recurrent) = gguf_hybrid_with(config, config.usize("rope.dimension_count")?)?;
     let mixture = gguf_mixture(config, &sizes, normalised_sigmoid(0.0))?;
-    // The header has no number for the delta rule's heads; each has one row here.
+    // The header has no key for the delta rule's heads; this tensor has one row per head.
     let heads = match recurrent.iter().position(|recurrent| *recurrent) {
         Some(layer) => config.rows(&format!("blk.{layer}.ssm_beta.weight"))?,
         None => sizes.heads,

@@ -1,4 +1,4 @@
-//! Llama 4 as llama.cpp writes it.
+//! Reads Llama 4 from GGUF.
 
 use super::{CHUNK, ModelParts, NO_ROPE_INTERVAL, TEMPERATURE};
 use crate::config::GgufConfig;
@@ -15,7 +15,7 @@ const EXPERTS_OF_MAVERICK: usize = 128;
 
 pub(super) fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::from_gguf(config)?;
-    // Then no layer is chunked, and all have rope.
+    // In that case no layer is chunked, and all have RoPE.
     let plain = config.usize_opt("attention.sliding_window")? == Some(0);
     let local = if plain {
         vec![true; sizes.layers]

@@ -1,4 +1,4 @@
-//! MiMo-V2-Flash as llama.cpp writes it.
+//! Reads MiMo-V2-Flash from GGUF.
 
 use super::{GLOBAL_INTERVAL, ModelParts};
 use crate::config::GgufConfig;

@@ -1,4 +1,4 @@
-//! Nemotron-H as llama.cpp writes it.
+//! Reads Nemotron-H from GGUF.
 
 use super::{Kind, ModelParts, ungated};
 use crate::config::GgufConfig;
@@ -10,7 +10,7 @@ use crate::families::common::{
 };
 use crate::model::{Activation, Dense, ModelSpec};
 
-/// A layer's kind shows in its tensors.
+/// The tensors of a layer identify its kind.
 pub(super) fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     let (sizes, _) = gguf_hybrid(config)?;
     let sizes = without_further_layers(config, sizes)?;
@@ -48,7 +48,7 @@ pub(super) fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     Ok(parts.model(&sizes, gguf_tied(config), &kinds))
 }
 
-/// Experts that work on a shorter vector than the stream's are another kind of block.
+/// Experts on a vector shorter than the hidden size are not supported.
 fn refuse_latent(config: &GgufConfig) -> Result<(), SpecError> {
     let field = "moe_latent_size";
     match config.usize_opt(field)? {

@@ -1,4 +1,4 @@
-//! Several processes, one cache.
+//! Several processes share one cache.
 
 use std::thread;
 
@@ -9,33 +9,33 @@ use crate::fixture::RecordedProgress;
 
 #[test]
 fn two_processes_download_each_byte_once() {
-    let world = HubFixture::new(2_000_000);
-    world.server.throttle(Some(2_000_000));
+    let fixture = HubFixture::new(2_000_000);
+    fixture.server.throttle(Some(2_000_000));
     let mut children = [
-        world.child().spawn().unwrap(),
-        world.child().spawn().unwrap(),
+        fixture.child().spawn().unwrap(),
+        fixture.child().spawn().unwrap(),
     ];
     thread::scope(|scope| {
-        let ours = scope.spawn(|| pull(&world.hub(), &mut NoProgress).unwrap());
+        let local = scope.spawn(|| pull(&fixture.hub(), &mut NoProgress).unwrap());
         for child in &mut children {
             assert!(child.wait().unwrap().success());
         }
-        ours.join().unwrap();
+        local.join().unwrap();
     });
-    assert_eq!(world.server.sent(), world.bytes());
-    world.assert_complete();
+    assert_eq!(fixture.server.sent(), fixture.bytes());
+    fixture.assert_complete();
 }
 
 #[test]
 fn waiting_for_a_lock_is_reported() {
-    let world = HubFixture::new(400_000);
-    let locks = world.cache().join(".locks/models--someone--model");
+    let fixture = HubFixture::new(400_000);
+    let locks = fixture.cache().join(".locks/models--someone--model");
     std::fs::create_dir_all(&locks).unwrap();
-    let path = locks.join(format!("{}.lock", world.file("model.gguf").etag()));
+    let path = locks.join(format!("{}.lock", fixture.file("model.gguf").etag()));
     let lock = std::fs::File::create(path).unwrap();
     lock.lock().unwrap();
 
-    /// Lets go of the lock as soon as somebody waits for it.
+    /// Releases the lock as soon as another process waits for it.
     struct ReleaseOnNote(Option<std::fs::File>, RecordedProgress);
     impl loquat_store::Progress for ReleaseOnNote {
         fn start(&mut self, what: &str, total: Option<u64>) {
@@ -53,11 +53,11 @@ fn waiting_for_a_lock_is_reported() {
         }
     }
     let mut progress = ReleaseOnNote(Some(lock), RecordedProgress::default());
-    pull(&world.hub(), &mut progress).unwrap();
+    pull(&fixture.hub(), &mut progress).unwrap();
     let notes = progress.1.notes;
     assert!(
         notes[0].contains("waiting") && notes[0].contains("model.gguf"),
         "{notes:?}"
     );
-    world.assert_complete();
+    fixture.assert_complete();
 }

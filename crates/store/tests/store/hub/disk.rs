@@ -17,8 +17,8 @@ use super::fixture::{HubFixture, ID, WEIGHTS, child, files, hub_from_env, pull};
 fn too_large_download_is_refused_before_requests() {
     let mut files = files(1_000);
     files[2].claimed_size = Some(1 << 60);
-    let world = HubFixture::serving(FakeRepo::new(ID, files));
-    let error = world.pull().unwrap_err();
+    let fixture = HubFixture::serving(FakeRepo::new(ID, files));
+    let error = fixture.pull().unwrap_err();
     let HubError::NoRoom { needed, free, .. } = error else {
         panic!("{error}");
     };
@@ -28,13 +28,13 @@ fn too_large_download_is_refused_before_requests() {
         assert!(message.contains(part), "{message}");
     }
     assert!(
-        world
+        fixture
             .server
             .requests()
             .iter()
             .all(|request| request.site == Site::Api)
     );
-    assert!(!world.root().exists());
+    assert!(!fixture.root().exists());
 }
 
 /// Runs the command with a small file system mounted at `dir`, in a user namespace.
@@ -56,8 +56,8 @@ fn on_small_disk(dir: &Path, command: &Command) -> Command {
 
 #[test]
 fn full_disk_keeps_partial_download_for_resume() {
-    let world = HubFixture::new(8_000_000);
-    let disk = world.folder().join("disk");
+    let fixture = HubFixture::new(8_000_000);
+    let disk = fixture.folder().join("disk");
     fs::create_dir(&disk).unwrap();
     let probe = on_small_disk(&disk, &Command::new("true"))
         .stderr(Stdio::null())
@@ -67,17 +67,17 @@ fn full_disk_keeps_partial_download_for_resume() {
         return;
     }
     // The rest of the file is sent only after the disk is full.
-    world.server.limit_sent(Some(world.bytes() / 2));
-    let pull = child("hub::disk::fill_the_disk", &world.server.url(), &disk);
+    fixture.server.limit_sent(Some(fixture.bytes() / 2));
+    let pull = child("hub::disk::fill_the_disk", &fixture.server.url(), &disk);
     let mut process = on_small_disk(&disk, &pull).spawn().unwrap();
     while !full_marker(&disk).exists() && process.try_wait().unwrap().is_none() {
         thread::sleep(Duration::from_millis(1));
     }
-    world.server.limit_sent(None);
+    fixture.server.limit_sent(None);
     assert!(process.wait().unwrap().success());
 }
 
-/// Written beside the small disk when the disk is full.
+/// A file next to the small disk, written when the disk is full.
 fn full_marker(disk: &Path) -> PathBuf {
     disk.with_extension("full")
 }

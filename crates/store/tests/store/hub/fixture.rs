@@ -105,7 +105,7 @@ impl HubFixture {
         self.root().join("blobs").join(self.file(path).etag())
     }
 
-    /// Every file is in the snapshot with the right content, and nothing else is in the cache.
+    /// Asserts that the snapshot has every file with the right content, and the cache nothing else.
     pub fn assert_complete(&self) {
         for file in &self.repo.files {
             let found = fs::read(self.snapshot().join(&file.path)).unwrap();
@@ -119,7 +119,8 @@ impl HubFixture {
         assert_eq!(reference, self.repo.commit);
     }
 
-    /// Files with final names are complete, and a ref exists only for a complete snapshot.
+    /// Asserts that files with final names are complete, and a ref exists only for a complete
+    /// snapshot.
     pub fn assert_nothing_half_written(&self) {
         for file in &self.repo.files {
             for path in [self.blob(&file.path), self.snapshot().join(&file.path)] {
@@ -160,12 +161,12 @@ impl HubFixture {
 pub fn files(bytes: usize) -> Vec<FakeFile> {
     vec![
         FakeFile::small("config.json", r#"{"model_type": "llama"}"#),
-        FakeFile::small("folder/a note.txt", "of no importance\n"),
+        FakeFile::small("folder/a note.txt", "some text\n"),
         FakeFile::large(WEIGHTS, noise(bytes, 7)),
     ]
 }
 
-/// Small sizes and short waits, so that tests are quick and reach every path. The stall timeout only
+/// Small sizes and short waits, so that tests are fast and cover every path. The stall timeout only
 /// detects hangs.
 pub fn tuning() -> DownloadTuning {
     DownloadTuning {

@@ -1,4 +1,4 @@
-//! What a hub refuses, and what we refuse a hub.
+//! Errors of the hub, and hub responses that the client refuses.
 
 use std::fs;
 
@@ -9,8 +9,8 @@ use loquat_store::hub::{Hub, HubError, HubOptions, HubRepo, Listing, RemoteFile}
 use super::fixture::{HubFixture, ID, files, pull, repo, tuning};
 
 #[test]
-fn refused_access_says_what_to_do() {
-    let said: &[(Access, Option<&str>, &[&str])] = &[
+fn refused_access_names_remedy() {
+    let cases: &[(Access, Option<&str>, &[&str])] = &[
         (
             Access::Gated,
             None,
@@ -32,13 +32,13 @@ fn refused_access_says_what_to_do() {
             &["does not exist", "private", "HF_TOKEN"],
         ),
     ];
-    for (access, token, parts) in said {
+    for (access, token, parts) in cases {
         let mut served = FakeRepo::new(ID, files(1_000));
         served.access = *access;
-        let world = HubFixture::serving(served);
+        let fixture = HubFixture::serving(served);
         let options = HubOptions {
             token: Some(token.unwrap_or("none").to_owned()),
-            ..world.options()
+            ..fixture.options()
         };
         let hub = Hub::open_tuned(options, &tuning()).unwrap();
         let message = pull(&hub, &mut NoProgress).unwrap_err().to_string();
@@ -49,10 +49,10 @@ fn refused_access_says_what_to_do() {
             );
         }
         if *access != Access::Private {
-            let page = format!("{}/{ID}", world.server.url());
+            let page = format!("{}/{ID}", fixture.server.url());
             assert!(message.contains(&page), "{message}");
         }
-        world.assert_nothing_half_written();
+        fixture.assert_nothing_half_written();
     }
 }
 
@@ -68,12 +68,12 @@ fn messages_hide_logins_and_signed_addresses() {
     let failing = HubFixture::new(1_000);
     let status = HubFault::Status(418, Vec::new());
     failing.server.inject_fault(Site::Api, 100, status);
-    for world in [gated, moved, failing] {
-        let host = world.server.url().replace("http://", "");
+    for fixture in [gated, moved, failing] {
+        let host = fixture.server.url().replace("http://", "");
         let options = HubOptions {
             endpoint: Some(format!("http://bob:s3cret@{host}")),
             token: Some("none".to_owned()),
-            ..world.options()
+            ..fixture.options()
         };
         let hub = Hub::open_tuned(options, &tuning()).unwrap();
         let message = pull(&hub, &mut NoProgress).unwrap_err().to_string();
@@ -90,16 +90,16 @@ fn token_opens_gated_and_private_repos() {
     for access in [Access::Gated, Access::Private] {
         let mut served = FakeRepo::new(ID, files(1_000));
         served.access = access;
-        let world = HubFixture::serving(served);
-        world.pull().unwrap();
-        world.assert_complete();
+        let fixture = HubFixture::serving(served);
+        fixture.pull().unwrap();
+        fixture.assert_complete();
     }
 }
 
 #[test]
 fn missing_repo_revision_and_file_differ() {
-    let world = HubFixture::new(1_000);
-    let hub = world.hub();
+    let fixture = HubFixture::new(1_000);
+    let hub = fixture.hub();
     let at = |id: &str, revision: &str| HubRepo {
         id: id.to_owned(),
         revision: revision.to_owned(),
@@ -133,7 +133,7 @@ fn persistent_fault_ends_retries() {
     for (fault, times, asked, said) in [
         (status(500, Vec::new()), 99, 5, "500"),
         (status(429, Vec::new()), 99, 5, "limits the request rate"),
-        // Longer than anybody would wait for a program that says nothing.
+        // A longer wait than is acceptable without output.
         (status(429, hour), 99, 1, "3600 seconds"),
         (status(401, Vec::new()), 99, 1, "HF_TOKEN"),
         (status(403, Vec::new()), 99, 1, "HF_TOKEN"),
@@ -149,19 +149,19 @@ fn persistent_fault_ends_retries() {
             "redirects",
         ),
     ] {
-        let world = HubFixture::new(10);
+        let fixture = HubFixture::new(10);
         let what = format!("{fault:?}");
-        world.server.inject_fault(Site::Api, times, fault);
-        let message = world.hub().listing(&repo()).unwrap_err().to_string();
+        fixture.server.inject_fault(Site::Api, times, fault);
+        let message = fixture.hub().listing(&repo()).unwrap_err().to_string();
         assert!(message.contains(said), "{what}: {message}");
-        assert_eq!(world.server.requests().len(), asked, "{what}");
+        assert_eq!(fixture.server.requests().len(), asked, "{what}");
     }
 }
 
 #[test]
 fn path_outside_snapshot_is_refused() {
-    let world = HubFixture::new(10);
-    let hub = world.hub();
+    let fixture = HubFixture::new(10);
+    let hub = fixture.hub();
     let right = hub.listing(&repo()).unwrap();
     for path in ["../../../../evil", "/evil", "a/../../evil", "..\\evil", ""] {
         let file = RemoteFile {
@@ -185,7 +185,7 @@ fn path_outside_snapshot_is_refused() {
         .download(&repo(), &listing, &[file], &mut NoProgress)
         .unwrap_err();
     assert!(matches!(error, HubError::BadRevision { .. }), "{error}");
-    let outside = fs::read_dir(world.folder()).unwrap().count();
+    let outside = fs::read_dir(fixture.folder()).unwrap().count();
     assert!(outside <= 1, "only the cache may be there");
 
     for (id, revision) in [("../x", "main"), ("a/b/c", "main"), (ID, "../x"), (ID, "")] {
@@ -200,7 +200,7 @@ fn path_outside_snapshot_is_refused() {
 #[test]
 fn hostile_listing_is_refused() {
     let served = FakeRepo::new(ID, vec![loquat_hubkit::FakeFile::small("../up", "x")]);
-    let world = HubFixture::serving(served);
-    let message = world.pull().unwrap_err().to_string();
+    let fixture = HubFixture::serving(served);
+    let message = fixture.pull().unwrap_err().to_string();
     assert!(message.contains("../up"), "{message}");
 }

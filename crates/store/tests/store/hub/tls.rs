@@ -1,4 +1,4 @@
-//! Over TLS, with the certificates that the machine trusts.
+//! TLS with the machine's trusted certificates.
 
 use std::fs;
 use std::io::{BufRead, BufReader, Read, Write};
@@ -16,7 +16,7 @@ use super::fixture::{child, hub_from_env, repo};
 
 const LISTING: &str = r#"{"sha": "0123456789abcdef", "siblings": [{"rfilename": "config.json"}]}"#;
 
-/// Answers so many connections with a listing, as far as they get to ask for one.
+/// Serves a listing to this many connections; those that fail the handshake get none.
 fn serve(listener: TcpListener, identity: &CertifiedKey<rcgen::KeyPair>, connections: usize) {
     let key = PrivatePkcs8KeyDer::from(identity.signing_key.serialize_der());
     let provider = Arc::new(rustls::crypto::ring::default_provider());
@@ -36,7 +36,7 @@ fn serve(listener: TcpListener, identity: &CertifiedKey<rcgen::KeyPair>, connect
                 line.clear();
             }
             let length = LISTING.len();
-            // A client that does not trust us is gone by now.
+            // A client that does not trust the certificate has disconnected.
             let _ = write!(
                 stream.get_mut(),
                 "HTTP/1.1 200 OK\r\nContent-Length: {length}\r\nConnection: close\r\n\r\n{LISTING}"
@@ -59,24 +59,24 @@ fn list(port: u16, certificates: &Path) -> Output {
 fn only_system_certificates_are_trusted() {
     let folder = tempfile::tempdir().unwrap();
     let names = || vec!["localhost".to_owned()];
-    let ours = rcgen::generate_simple_self_signed(names()).unwrap();
+    let trusted = rcgen::generate_simple_self_signed(names()).unwrap();
     let other = rcgen::generate_simple_self_signed(names()).unwrap();
     let listener = TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
-    serve(listener, &ours, usize::MAX);
-    for (name, identity, trusted) in [("ours", &ours, true), ("other", &other, false)] {
+    serve(listener, &trusted, usize::MAX);
+    for (name, identity, trusted) in [("trusted", &trusted, true), ("other", &other, false)] {
         let file = folder.path().join(name);
         fs::write(&file, identity.cert.pem()).unwrap();
         let output = list(port, &file);
-        let said = String::from_utf8_lossy(&output.stderr);
-        assert_eq!(output.status.success(), trusted, "{name}: {said}");
+        let stderr = String::from_utf8_lossy(&output.stderr);
+        assert_eq!(output.status.success(), trusted, "{name}: {stderr}");
         if !trusted {
-            assert!(said.contains("certificate"), "{said}");
+            assert!(stderr.contains("certificate"), "{stderr}");
         }
     }
 }
 
-/// Not a test of its own: certificates are read once, from the environment.
+/// Not a test by itself: certificates are read once, from the environment.
 #[test]
 #[ignore = "run by other tests"]
 fn list_in_another_process() {

@@ -22,18 +22,18 @@ fn one_stream() -> HubFixture {
 
 #[test]
 fn second_pull_downloads_nothing() {
-    let world = HubFixture::new(300_000);
+    let fixture = HubFixture::new(300_000);
     let mut progress = RecordedProgress::default();
-    let path = pull(&world.hub(), &mut progress).unwrap();
-    assert_eq!(path, world.snapshot());
-    world.assert_complete();
-    assert_eq!(world.server.sent(), world.bytes());
-    let link = fs::read_link(world.snapshot().join("folder/a note.txt")).unwrap();
+    let path = pull(&fixture.hub(), &mut progress).unwrap();
+    assert_eq!(path, fixture.snapshot());
+    fixture.assert_complete();
+    assert_eq!(fixture.server.sent(), fixture.bytes());
+    let link = fs::read_link(fixture.snapshot().join("folder/a note.txt")).unwrap();
     assert!(link.starts_with("../../../blobs"), "{}", link.display());
 
-    assert_eq!(progress.total(), Some(world.bytes()));
-    assert_eq!((progress.advanced, progress.finishes), (world.bytes(), 1));
-    for file in &world.repo.files {
+    assert_eq!(progress.total(), Some(fixture.bytes()));
+    assert_eq!((progress.advanced, progress.finishes), (fixture.bytes(), 1));
+    for file in &fixture.repo.files {
         let bytes = file.content.len() as u64;
         let complete = RecordedFile {
             name: file.path.clone(),
@@ -47,15 +47,15 @@ fn second_pull_downloads_nothing() {
         );
     }
 
-    world.pull().unwrap();
-    assert_eq!(world.server.sent(), world.bytes());
+    fixture.pull().unwrap();
+    assert_eq!(fixture.server.sent(), fixture.bytes());
 }
 
 #[test]
 fn large_file_is_downloaded_in_ranges() {
-    let world = HubFixture::new(300_000);
-    world.pull().unwrap();
-    let requests = world.server.requests();
+    let fixture = HubFixture::new(300_000);
+    fixture.pull().unwrap();
+    let requests = fixture.server.requests();
     let ranges = requests
         .iter()
         .filter(|request| request.site == Site::Large);
@@ -65,14 +65,14 @@ fn large_file_is_downloaded_in_ranges() {
 
 #[test]
 fn token_is_sent_only_to_the_hub() {
-    let world = HubFixture::new(300_000);
-    world.pull().unwrap();
-    let ours = format!("Bearer {TOKEN}");
-    for request in world.server.requests() {
-        let shown = request.authorization.as_deref();
+    let fixture = HubFixture::new(300_000);
+    fixture.pull().unwrap();
+    let expected = format!("Bearer {TOKEN}");
+    for request in fixture.server.requests() {
+        let sent = request.authorization.as_deref();
         match request.site {
-            Site::Large => assert_eq!(shown, None),
-            _ => assert_eq!(shown, Some(ours.as_str()), "{request:?}"),
+            Site::Large => assert_eq!(sent, None),
+            _ => assert_eq!(sent, Some(expected.as_str()), "{request:?}"),
         }
         let agent = request.user_agent.unwrap();
         assert!(agent.starts_with("loquat/"), "{agent}");
@@ -102,7 +102,7 @@ fn temporary_faults_are_retried() {
         (Site::Small, 1, HubFault::Truncate(3)),
         (Site::Small, ALWAYS, HubFault::IgnoreRange),
     ] {
-        let world = HubFixture::new(300_000);
+        let fixture = HubFixture::new(300_000);
         let what = format!("{site:?} {fault:?} {times} times");
         let mut tuning = tuning();
         if let HubFault::Stall(_) = fault {
@@ -110,24 +110,24 @@ fn temporary_faults_are_retried() {
             tuning.stall = Duration::from_secs(1);
             tuning.retry.retries = 60;
         }
-        world.server.inject_fault(site, times, fault);
-        let hub = Hub::open_tuned(world.options(), &tuning).unwrap();
+        fixture.server.inject_fault(site, times, fault);
+        let hub = Hub::open_tuned(fixture.options(), &tuning).unwrap();
         pull(&hub, &mut NoProgress).unwrap_or_else(|error| panic!("{what}: {error}"));
-        world.assert_complete();
+        fixture.assert_complete();
     }
 }
 
 #[test]
 fn without_ranges_broken_download_restarts() {
-    let world = HubFixture::new(300_000);
-    world
+    let fixture = HubFixture::new(300_000);
+    fixture
         .server
         .inject_fault(Site::Large, 1, HubFault::RefuseRange);
-    world
+    fixture
         .server
         .inject_fault(Site::Large, 2, HubFault::Truncate(70_000));
-    world.pull().unwrap();
-    world.assert_complete();
+    fixture.pull().unwrap();
+    fixture.assert_complete();
 }
 
 #[test]
@@ -135,49 +135,49 @@ fn changed_file_is_restarted() {
     for (site, path) in [(Site::Resolve, WEIGHTS), (Site::Small, "config.json")] {
         let files = files(300_000);
         let only = files.into_iter().filter(|file| file.path == path).collect();
-        let world = HubFixture::serving(FakeRepo::new(ID, only));
+        let fixture = HubFixture::serving(FakeRepo::new(ID, only));
         let cut = if site == Site::Small {
             Site::Small
         } else {
             Site::Large
         };
-        world.server.inject_fault(cut, 1, HubFault::Truncate(10));
-        assert!(world.pull_without_retries().is_err());
+        fixture.server.inject_fault(cut, 1, HubFault::Truncate(10));
+        assert!(fixture.pull_without_retries().is_err());
 
-        world.server.inject_fault(site, 1, HubFault::Changed);
+        fixture.server.inject_fault(site, 1, HubFault::Changed);
         let mut progress = RecordedProgress::default();
-        pull(&world.hub(), &mut progress).unwrap();
-        world.assert_complete();
+        pull(&fixture.hub(), &mut progress).unwrap();
+        fixture.assert_complete();
         assert!(
             progress.notes[0].contains("changed"),
             "{:?}",
             progress.notes
         );
-        assert_eq!(progress.advanced, world.bytes());
+        assert_eq!(progress.advanced, fixture.bytes());
     }
 }
 
 #[test]
 fn file_that_keeps_changing_is_an_error() {
-    let world = one_stream();
-    world
+    let fixture = one_stream();
+    fixture
         .server
         .inject_fault(Site::Large, ALWAYS, HubFault::Truncate(10));
     for _ in 0..10 {
-        world
+        fixture
             .server
             .inject_fault(Site::Resolve, 1, HubFault::IgnoreRange);
-        world
+        fixture
             .server
             .inject_fault(Site::Resolve, 1, HubFault::Changed);
     }
-    let message = world.pull().unwrap_err().to_string();
+    let message = fixture.pull().unwrap_err().to_string();
     assert!(
         message.contains(WEIGHTS) && message.contains("changing"),
         "{message}"
     );
-    assert!(world.entries("blobs").is_empty());
-    world.assert_nothing_half_written();
+    assert!(fixture.entries("blobs").is_empty());
+    fixture.assert_nothing_half_written();
 }
 
 #[test]
@@ -186,56 +186,56 @@ fn wrong_content_is_discarded_and_named() {
         (Site::Large, WEIGHTS, "SHA-256"),
         (Site::Small, "config.json", "git hash"),
     ] {
-        let world = HubFixture::new(300_000);
-        world.server.inject_fault(site, 8, HubFault::Corrupt);
-        let error = world.pull().unwrap_err();
+        let fixture = HubFixture::new(300_000);
+        fixture.server.inject_fault(site, 8, HubFault::Corrupt);
+        let error = fixture.pull().unwrap_err();
         let HubError::WrongHash(wrong) = &error else {
             panic!("{error}");
         };
         assert_eq!(wrong.kind, kind);
         assert_ne!(wrong.found, wrong.expected);
         let message = error.to_string();
-        let file = world.file(&wrong.file);
+        let file = fixture.file(&wrong.file);
         for part in [&wrong.file, ID, &file.etag(), &wrong.found] {
             assert!(message.contains(part), "{part} is not in: {message}");
         }
-        assert!(!world.blob(path).exists() && !world.snapshot().join(path).exists());
-        world.assert_nothing_half_written();
+        assert!(!fixture.blob(path).exists() && !fixture.snapshot().join(path).exists());
+        fixture.assert_nothing_half_written();
     }
 }
 
 #[test]
 fn interrupted_pull_resumes() {
-    let world = one_stream();
-    world
+    let fixture = one_stream();
+    fixture
         .server
         .inject_fault(Site::Large, 1, HubFault::Truncate(50_000));
-    world.pull_without_retries().unwrap_err();
-    assert_eq!(world.server.sent(), 50_000);
+    fixture.pull_without_retries().unwrap_err();
+    assert_eq!(fixture.server.sent(), 50_000);
     let mut progress = RecordedProgress::default();
-    pull(&world.hub(), &mut progress).unwrap();
-    world.assert_complete();
-    assert_eq!(world.server.sent(), world.bytes());
-    assert_eq!(progress.advanced, world.bytes());
+    pull(&fixture.hub(), &mut progress).unwrap();
+    fixture.assert_complete();
+    assert_eq!(fixture.server.sent(), fixture.bytes());
+    assert_eq!(progress.advanced, fixture.bytes());
 }
 
 #[test]
 fn damaged_partial_file_is_downloaded_again() {
-    let world = HubFixture::new(300_000);
-    world
+    let fixture = HubFixture::new(300_000);
+    fixture
         .server
         .inject_fault(Site::Large, 4, HubFault::Truncate(50_000));
-    world.pull_without_retries().unwrap_err();
-    let part = world.root().join(format!(
+    fixture.pull_without_retries().unwrap_err();
+    let part = fixture.root().join(format!(
         "blobs/{}.loquat.incomplete",
-        world.file(WEIGHTS).etag()
+        fixture.file(WEIGHTS).etag()
     ));
     let mut bytes = fs::read(&part).unwrap();
     bytes.iter_mut().for_each(|byte| *byte ^= 1);
     fs::write(&part, bytes).unwrap();
     let mut progress = RecordedProgress::default();
-    pull(&world.hub(), &mut progress).unwrap();
-    world.assert_complete();
+    pull(&fixture.hub(), &mut progress).unwrap();
+    fixture.assert_complete();
     assert!(
         progress.notes[0].contains("damaged"),
         "{:?}",
@@ -254,17 +254,17 @@ fn partial_file_of_python_client_is_resumed() {
         ("all of it", noise(300_000, 7), 0),
         ("longer", noise(300_001, 7), 300_000),
     ] {
-        let world = HubFixture::serving(FakeRepo::new(
+        let fixture = HubFixture::serving(FakeRepo::new(
             ID,
             vec![FakeFile::large(WEIGHTS, noise(300_000, 7))],
         ));
-        let blob = world.blob(WEIGHTS);
+        let blob = fixture.blob(WEIGHTS);
         fs::create_dir_all(blob.parent().unwrap()).unwrap();
         fs::write(blob.with_extension("incomplete"), left).unwrap();
-        world.pull().unwrap();
-        assert_eq!(world.server.sent(), sent, "{name}");
+        fixture.pull().unwrap();
+        assert_eq!(fixture.server.sent(), sent, "{name}");
         fs::remove_file(blob.with_extension("incomplete")).ok();
-        world.assert_complete();
+        fixture.assert_complete();
     }
 }
 
@@ -272,12 +272,12 @@ fn partial_file_of_python_client_is_resumed() {
 fn mirror_without_hashes_is_asked_per_file() {
     let mut served = FakeRepo::new(ID, files(300_000));
     served.lists_hashes = false;
-    let world = HubFixture::serving(served);
-    let listing = world.hub().listing(&repo()).unwrap();
+    let fixture = HubFixture::serving(served);
+    let listing = fixture.hub().listing(&repo()).unwrap();
     assert!(listing.files.iter().all(|file| file.size.is_none()));
-    world.pull().unwrap();
-    world.assert_complete();
-    let requests = world.server.requests();
+    fixture.pull().unwrap();
+    fixture.assert_complete();
+    let requests = fixture.server.requests();
     let heads = requests.iter().filter(|request| request.method == "HEAD");
     assert!(heads.clone().count() >= 3);
     assert!(heads.into_iter().all(|head| head.site != Site::Large));
@@ -285,62 +285,62 @@ fn mirror_without_hashes_is_asked_per_file() {
 
 #[test]
 fn only_requested_files_are_downloaded() {
-    let world = HubFixture::new(300_000);
-    let hub = world.hub();
+    let fixture = HubFixture::new(300_000);
+    let hub = fixture.hub();
     let listing = hub.listing(&repo()).unwrap();
     let config = listing.files.iter().find(|file| file.path == "config.json");
     let snapshot = hub
         .download(&repo(), &listing, &[config.unwrap()], &mut NoProgress)
         .unwrap();
     assert!(snapshot.join("config.json").exists());
-    assert_eq!(world.entries("snapshots").len(), 1);
+    assert_eq!(fixture.entries("snapshots").len(), 1);
 }
 
 #[test]
 fn revisions_are_cached_under_their_names() {
     let mut served = FakeRepo::new(ID, files(1_000));
     served.refs = vec!["main".to_owned(), "refs/pr/1".to_owned()];
-    let world = HubFixture::serving(served);
-    let hub = world.hub();
-    for revision in ["refs/pr/1", &world.repo.commit] {
+    let fixture = HubFixture::serving(served);
+    let hub = fixture.hub();
+    for revision in ["refs/pr/1", &fixture.repo.commit] {
         let repo = HubRepo {
             id: ID.to_owned(),
             revision: revision.to_owned(),
         };
         let listing = hub.listing(&repo).unwrap();
-        assert_eq!(listing.commit, world.repo.commit);
+        assert_eq!(listing.commit, fixture.repo.commit);
         let files: Vec<&RemoteFile> = listing.files.iter().collect();
         hub.download(&repo, &listing, &files, &mut NoProgress)
             .unwrap();
         hub.set_ref(&repo, &listing).unwrap();
     }
     // A commit needs no ref.
-    let refs: Vec<_> = world.entries("refs").into_keys().collect();
+    let refs: Vec<_> = fixture.entries("refs").into_keys().collect();
     assert_eq!(refs, ["refs/pr/1"]);
 }
 
 #[test]
 fn empty_files_are_downloaded() {
-    let world = HubFixture::serving(FakeRepo::new(
+    let fixture = HubFixture::serving(FakeRepo::new(
         ID,
         vec![
             FakeFile::small("empty", ""),
             FakeFile::large("void.bin", ""),
         ],
     ));
-    world.pull().unwrap();
+    fixture.pull().unwrap();
     for name in ["empty", "void.bin"] {
-        assert_eq!(fs::read(world.snapshot().join(name)).unwrap(), b"");
+        assert_eq!(fs::read(fixture.snapshot().join(name)).unwrap(), b"");
     }
 }
 
 #[test]
 fn unreachable_hub_is_named() {
-    let world = HubFixture::new(10);
+    let fixture = HubFixture::new(10);
     let options = HubOptions {
-        // A reserved port: nobody listens.
+        // A reserved port without a listener.
         endpoint: Some("http://127.0.0.1:1".to_owned()),
-        ..world.options()
+        ..fixture.options()
     };
     let hub = Hub::open_tuned(options, &tuning()).unwrap();
     let message = pull(&hub, &mut NoProgress).unwrap_err().to_string();

@@ -1,11 +1,11 @@
-"""Loquat's MLX backend beside mlx-lm on one machine, in one run: prompt and decode speed of
-random-weight models at batch one and above.
+"""Compares Loquat's MLX backend with mlx-lm on one machine, in one run: prompt and decode speed of
+random-weight models at several batch sizes.
 
-    python beside_mlx_lm.py LOQUAT SHAPE:FORMAT... [--prompt 512] [--decode 128] [--batch 1 8]
+    python compare_mlx_lm.py LOQUAT SHAPE:FORMAT... [--prompt 512] [--decode 128] [--batch 1 8]
 
 LOQUAT is the program, built with the feature `mlx`. Formats are bf16, mlx8 and mlx4. Both run
-greedily; mlx-lm makes its own random weights of the same shape. The two take turns, model by
-model; each figure is the median of the rounds after one that is not counted. Needs mlx, mlx-lm and
+greedily; mlx-lm generates its own random weights of the same shape. The engines alternate, model by
+model; each number is the median of the rounds after a warm-up round. Needs mlx, mlx-lm and
 their dependencies.
 """
 

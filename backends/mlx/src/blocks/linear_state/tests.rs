@@ -1,8 +1,8 @@
-use super::{Memory, Tokens};
+use super::{LinearState, Tokens};
 use crate::array::{Array, Ops};
 use crate::testing::{noise, ops, read};
 
-/// Heads and what their tokens are like.
+/// The heads and the kind of tokens of a case.
 #[derive(Clone, Copy)]
 struct Case {
     rows: usize,
@@ -13,16 +13,16 @@ struct Case {
     value_dim: usize,
     per_channel: bool,
     delta: bool,
-    nature: Nature,
+    nature: TokenKind,
 }
 
 #[derive(Clone, Copy)]
-enum Nature {
+enum TokenKind {
     Random,
-    /// All keys are the same and everything is written and kept: products of keys have no bound
-    /// but what the rule itself takes away.
+    /// All keys are equal and nothing decays: key products are bounded only by the delta rule
+    /// itself.
     Stubborn,
-    /// Whole chunks decay further than a float's exponent goes.
+    /// The decay over a chunk underflows a float.
     Forgetful,
 }
 
@@ -64,14 +64,14 @@ impl Case {
         let mut decay = noise(heads * self.channels(), 4);
         let mut beta = noise(heads, 5);
         match self.nature {
-            Nature::Random => decay.iter_mut().for_each(|x| *x = -(*x + 1.0) / 2.0),
-            Nature::Stubborn => {
+            TokenKind::Random => decay.iter_mut().for_each(|x| *x = -(*x + 1.0) / 2.0),
+            TokenKind::Stubborn => {
                 let len = self.key_dim;
                 (len..keys.len()).for_each(|at| keys[at] = keys[at - len]);
                 decay.fill(-1e-4);
                 beta.fill(6.0);
             }
-            Nature::Forgetful => decay.iter_mut().for_each(|x| *x = -20.0 * (*x + 1.0)),
+            TokenKind::Forgetful => decay.iter_mut().for_each(|x| *x = -20.0 * (*x + 1.0)),
         }
         Plain {
             case: self,
@@ -117,31 +117,31 @@ impl Plain {
         ops.upload_f32(&self.memory, &dims).unwrap()
     }
 
-    /// Answers and memories token by token, in double precision.
+    /// Outputs and states token by token, in double precision.
     fn expected(&self) -> (Vec<f64>, Vec<f64>) {
         let case = &self.case;
         let heads = case.all_heads();
         let size = case.value_dim * case.key_dim;
         let mut memory: Vec<f64> = self.memory.iter().map(|x| f64::from(*x)).collect();
-        let mut answers = vec![0.0; self.values.len()];
+        let mut outputs = vec![0.0; self.values.len()];
         for at in 0..case.count() * heads {
             let (token, head) = (at / heads, at % heads);
             let row = token / case.tokens;
             let memory = &mut memory[(row * heads + head) * size..][..size];
             let answer = self.step(token, head, memory);
-            answers[at * case.value_dim..][..case.value_dim].copy_from_slice(&answer);
+            outputs[at * case.value_dim..][..case.value_dim].copy_from_slice(&answer);
         }
-        (answers, memory)
+        (outputs, memory)
     }
 
     fn step(&self, token: usize, head: usize, memory: &mut [f64]) -> Vec<f64> {
         let case = &self.case;
         let [outer, inner] = case.key_heads;
-        let (place, width) = (
+        let (index, width) = (
             [head / case.heads[1] % outer, head % case.heads[1] % inner],
             inner,
         );
-        let shared = token * outer * inner + place[0] * width + place[1];
+        let shared = token * outer * inner + index[0] * width + index[1];
         let own = token * case.all_heads() + head;
         let wide = |of: &[f32], at: usize, len: usize| -> Vec<f64> {
             of[at * len..][..len]
@@ -184,7 +184,7 @@ fn cases() -> Vec<Case> {
         value_dim: 8,
         per_channel: false,
         delta: true,
-        nature: Nature::Random,
+        nature: TokenKind::Random,
     };
     let mut cases = Vec::new();
     for tokens in [1, 2, 3, 16, 17, 63, 64, 65, 130, 600] {
@@ -217,7 +217,7 @@ fn cases() -> Vec<Case> {
             ..turns
         },
     ]);
-    for nature in [Nature::Stubborn, Nature::Forgetful] {
+    for nature in [TokenKind::Stubborn, TokenKind::Forgetful] {
         for per_channel in [false, true] {
             cases.push(Case {
                 tokens: 128,
@@ -233,7 +233,13 @@ fn cases() -> Vec<Case> {
 fn distance(found: &[f32], expected: &[f64]) -> f64 {
     assert_eq!(found.len(), expected.len());
     let pairs = found.iter().zip(expected);
-    let worst = |worst: f64, apart: f64| if apart <= worst { worst } else { apart };
+    let worst = |worst: f64, difference: f64| {
+        if difference <= worst {
+            worst
+        } else {
+            difference
+        }
+    };
     pairs
         .map(|(a, b)| (f64::from(*a) - b).abs())
         .fold(0.0, worst)
@@ -247,19 +253,25 @@ fn chunks_equal_single_tokens() {
     let Some(ops) = ops() else { return };
     for (index, case) in cases().into_iter().enumerate() {
         let plain = case.make();
-        let memory = Memory::new(&ops, case.channels()).unwrap();
+        let memory = LinearState::new(&ops, case.channels()).unwrap();
         let before = Some(plain.before(&ops));
-        let (answers, after) = memory.run(&ops, &plain.tokens(&ops), before).unwrap();
+        let (outputs, after) = memory.run(&ops, &plain.tokens(&ops), before).unwrap();
         let (expected, expected_after) = plain.expected();
-        let apart = distance(&read(&ops, &answers), &expected);
-        assert!(apart < CLOSE, "case {index}: answers differ by {apart}");
-        let apart = distance(&read(&ops, &after), &expected_after);
-        assert!(apart < CLOSE, "case {index}: memories differ by {apart}");
+        let difference = distance(&read(&ops, &outputs), &expected);
+        assert!(
+            difference < CLOSE,
+            "case {index}: outputs differ by {difference}"
+        );
+        let difference = distance(&read(&ops, &after), &expected_after);
+        assert!(
+            difference < CLOSE,
+            "case {index}: states differ by {difference}"
+        );
     }
 }
 
 #[test]
-fn pieces_equal_the_whole() {
+fn pieces_equal_the_whole_sequence() {
     let Some(ops) = ops() else { return };
     for per_channel in [false, true] {
         let case = Case {
@@ -268,7 +280,7 @@ fn pieces_equal_the_whole() {
             ..cases()[0]
         };
         let plain = Case { rows: 1, ..case }.make();
-        let memory = Memory::new(&ops, case.channels()).unwrap();
+        let memory = LinearState::new(&ops, case.channels()).unwrap();
         let tokens = plain.tokens(&ops);
         let (whole, after) = memory.run(&ops, &tokens, None).unwrap();
         let whole: Vec<f64> = read(&ops, &whole).into_iter().map(f64::from).collect();
@@ -276,8 +288,8 @@ fn pieces_equal_the_whole() {
         let mut at = 0;
         for len in [40, 1, 49] {
             let piece = tokens.slice(&ops, at, len).unwrap();
-            let (answers, next) = memory.run(&ops, &piece, state).unwrap();
-            pieces.extend(read(&ops, &answers));
+            let (outputs, next) = memory.run(&ops, &piece, state).unwrap();
+            pieces.extend(read(&ops, &outputs));
             state = Some(next);
             at += len;
         }

@@ -1,16 +1,16 @@
-"""llama.cpp's speed for the given works, as `loquat bench --work … --json` reports Loquat's.
+"""Measures llama.cpp on the given workloads and prints the same JSON as `loquat bench --work … --json`.
 
-    python llama_cpp_works.py MODEL.gguf --threads N --work prompt:512,decode:64@2048,decode:64@1x8
+    python llama_cpp_workloads.py MODEL.gguf --threads N --work prompt:512,decode:64@2048,decode:64@1x8
 
-One process runs each work once, through the C interface. As in Loquat's benchmark, an uncounted prompt
-of up to 512 of the work's tokens and one step come first. The measured time covers `llama_decode`, the
-greedy choice of each token and writing it into the next batch. The latter two use numpy views that are
-made once; they cost a few microseconds a step, and no other Python code runs. The time to be ready
+One process runs each workload once, through the C API. As in Loquat's benchmark, a warm-up of one prompt
+of up to 512 of the workload's tokens and one step comes first. The measured time covers `llama_decode`,
+the greedy choice of each token and writing it into the next batch. The latter two use numpy views that
+are created once; they take a few microseconds per step, and no other Python code runs. The time to ready
 starts when Python has started and the library is loaded.
 
-Settings are those of llama.cpp's own tools: automatic flash attention, micro-batches of 512, weights
+Settings are the defaults of llama.cpp's tools: automatic flash attention, micro-batches of 512, weights
 mapped and repacked by default, one KV buffer for all sequences, windows if the model has them, and a
-context as long as the works need.
+context as long as the workloads need.
 """
 
 import argparse
@@ -29,7 +29,7 @@ CANNOT_LOAD = 3
 
 
 @dataclass
-class Work:
+class Workload:
     name: str
     prompt: int
     tokens: int
@@ -38,11 +38,11 @@ class Work:
     @staticmethod
     def parse(text):
         if found := re.fullmatch(r"prompt:([1-9]\d*)", text):
-            return Work(text, int(found[1]), 0, 1)
+            return Workload(text, int(found[1]), 0, 1)
         if found := re.fullmatch(r"decode:([1-9]\d*)@([1-9]\d*)(?:x([1-9]\d*))?", text):
             tokens, depth, batch = found.groups(default="1")
-            return Work(text, int(depth), int(tokens), int(batch))
-        raise ValueError(f"{text!r} is not a work. Write it like prompt:512 or decode:64@1x8")
+            return Workload(text, int(depth), int(tokens), int(batch))
+        raise ValueError(f"{text!r} is not a workload. Use the form prompt:512 or decode:64@1x8")
 
     @property
     def cells(self):
@@ -50,7 +50,7 @@ class Work:
 
 
 class Random:
-    """SplitMix64, as `loquat bench` draws its prompts."""
+    """SplitMix64, which `loquat bench` uses to generate its prompts."""
 
     MASK = (1 << 64) - 1
 
@@ -69,12 +69,12 @@ class Random:
         return np.array([self.next() % vocabulary for _ in range(count)], dtype=np.int32)
 
 
-class Failed(Exception):
+class EngineError(Exception):
     pass
 
 
 class Engine:
-    def __init__(self, path, works, threads):
+    def __init__(self, path, workloads, threads):
         self.warnings = []
         self.log = llama.llama_log_callback(self.record)
         llama.llama_log_set(self.log, ctypes.c_void_p(0))
@@ -83,27 +83,27 @@ class Engine:
             path.encode(), llama.llama_model_default_params()
         )
         if not self.model:
-            raise Failed(f"llama.cpp cannot load {path}: {self.reason()}")
-        most = max(work.prompt for work in works)
+            raise EngineError(f"llama.cpp cannot load {path}: {self.reason()}")
+        longest_prompt = max(workload.prompt for workload in workloads)
         params = llama.llama_context_default_params()
-        params.n_ctx = max(work.cells for work in works)
-        params.n_batch = max(most, MICRO_BATCH)
+        params.n_ctx = max(workload.cells for workload in workloads)
+        params.n_batch = max(longest_prompt, MICRO_BATCH)
         params.n_ubatch = MICRO_BATCH
-        params.n_seq_max = max(work.batch for work in works)
+        params.n_seq_max = max(workload.batch for workload in workloads)
         params.n_threads = params.n_threads_batch = threads
         params.kv_unified = True
         params.swa_full = False
         params.no_perf = True
         self.context = llama.llama_init_from_model(self.model, params)
         if not self.context:
-            raise Failed(f"llama.cpp cannot open {path}: {self.reason()}")
+            raise EngineError(f"llama.cpp cannot open {path}: {self.reason()}")
         self.memory = llama.llama_get_memory(self.context)
         self.vocabulary = llama.llama_vocab_n_tokens(llama.llama_model_get_vocab(self.model))
         self.make_batch(params.n_batch)
         self.logits = (None, None)
 
     def record(self, level, text, _):
-        # 3 is a warning, 4 an error; 5 continues the line before.
+        # 3 is a warning, 4 an error; 5 continues the previous line.
         if level in (3, 4):
             self.warnings.append(text.decode(errors="replace").strip())
 
@@ -113,22 +113,22 @@ class Engine:
     def make_batch(self, size):
         self.batch = llama.llama_batch_init(size, 0, 1)
         view = lambda pointer: np.ctypeslib.as_array(pointer, shape=(size,))
-        self.tokens, self.places, self.emits = map(
+        self.tokens, self.positions, self.emits = map(
             view, (self.batch.token, self.batch.pos, self.batch.logits)
         )
         self.counts = view(self.batch.n_seq_id)
         self.counts[:] = 1
 
-    def sequences(self, ids):
+    def set_sequences(self, ids):
         for row, sequence in enumerate(ids):
             self.batch.seq_id[row][0] = sequence
 
     def decode(self):
         code = llama.llama_decode(self.context, self.batch)
         if code != 0:
-            raise Failed(f"llama_decode returned {code}: {self.reason()}")
+            raise EngineError(f"llama_decode returned {code}: {self.reason()}")
 
-    def likeliest(self, rows):
+    def greedy_tokens(self, rows):
         """The greedy tokens of the rows that emitted, in the batch's order."""
         pointer = llama.llama_get_logits(self.context)
         key = (ctypes.addressof(pointer.contents), rows)
@@ -141,30 +141,30 @@ class Engine:
         """Computes a prompt of an empty sequence and chooses the token that follows."""
         self.fill_prompt(tokens, sequence)
         self.decode()
-        return self.likeliest(1)[0]
+        return self.greedy_tokens(1)[0]
 
     def fill_prompt(self, tokens, sequence):
         count = len(tokens)
         self.batch.n_tokens = count
         self.tokens[:count] = tokens
-        self.places[:count] = np.arange(count)
+        self.positions[:count] = np.arange(count)
         self.emits[:count] = 0
         self.emits[count - 1] = 1
-        self.sequences([sequence] * count)
+        self.set_sequences([sequence] * count)
 
     def start_decoding(self, first, depth):
         """Fills the batch with one token of every sequence; all emit logits."""
         rows = len(first)
         self.batch.n_tokens = rows
         self.tokens[:rows] = first
-        self.places[:rows] = depth
+        self.positions[:rows] = depth
         self.emits[:rows] = 1
-        self.sequences(range(rows))
+        self.set_sequences(range(rows))
 
     def step(self, rows):
         self.decode()
-        self.tokens[:rows] = self.likeliest(rows)
-        self.places[:rows] += 1
+        self.tokens[:rows] = self.greedy_tokens(rows)
+        self.positions[:rows] += 1
 
     def clear(self):
         llama.llama_memory_clear(self.memory, False)
@@ -176,24 +176,24 @@ class Engine:
         self.step(1)
         self.clear()
 
-    def measure(self, work):
+    def measure(self, workload):
         """Tokens per second."""
-        prompts = [Random(row).tokens(self.vocabulary, work.prompt) for row in range(work.batch)]
-        self.warm_up(Random(work.batch).tokens(self.vocabulary, work.prompt))
-        if not work.tokens:
+        prompts = [Random(row).tokens(self.vocabulary, workload.prompt) for row in range(workload.batch)]
+        self.warm_up(Random(workload.batch).tokens(self.vocabulary, workload.prompt))
+        if not workload.tokens:
             self.fill_prompt(prompts[0], 0)
             began = time.perf_counter()
             self.decode()
-            self.likeliest(1)
-            return work.prompt / (time.perf_counter() - began)
+            self.greedy_tokens(1)
+            return workload.prompt / (time.perf_counter() - began)
         first = [self.prompt(tokens, row) for row, tokens in enumerate(prompts)]
-        self.start_decoding(first, work.prompt)
-        # The first joint step is not counted: its graph differs from the prompts'.
-        self.step(work.batch)
+        self.start_decoding(first, workload.prompt)
+        # The first step is not measured, because its graph differs from the prompts'.
+        self.step(workload.batch)
         began = time.perf_counter()
-        for _ in range(work.tokens):
-            self.step(work.batch)
-        return work.tokens * work.batch / (time.perf_counter() - began)
+        for _ in range(workload.tokens):
+            self.step(workload.batch)
+        return workload.tokens * workload.batch / (time.perf_counter() - began)
 
 
 def peak_bytes():
@@ -213,14 +213,14 @@ def main():
     parser.add_argument("--work", required=True)
     args = parser.parse_args()
     try:
-        works = [Work.parse(text) for text in args.work.split(",")]
+        workloads = [Workload.parse(text) for text in args.work.split(",")]
     except ValueError as error:
         parser.error(str(error))
     try:
-        engine = Engine(args.model, works, args.threads)
+        engine = Engine(args.model, workloads, args.threads)
         ready = time.perf_counter() - began
-        speeds = [(work, engine.measure(work)) for work in works]
-    except Failed as error:
+        speeds = [(workload, engine.measure(workload)) for workload in workloads]
+    except EngineError as error:
         print(error, file=sys.stderr)
         sys.exit(CANNOT_LOAD)
     report = {
@@ -228,7 +228,7 @@ def main():
         "ready_seconds": ready,
         "peak_bytes": peak_bytes(),
         "results": [
-            {"work": work.name, "tokens_per_second": speed} for work, speed in speeds
+            {"work": workload.name, "tokens_per_second": speed} for workload, speed in speeds
         ],
     }
     print(json.dumps(report))
