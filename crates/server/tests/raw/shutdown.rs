@@ -213,7 +213,7 @@ fn serve_until_hung() {
     runtime.block_on(async {
         let mut config = config();
         config.server.shutdown_timeout = Duration::ZERO;
-        let server = Server::bind(config, Arc::new(short_reply())).await;
+        let server = Server::bind(config, Arc::new(Scripted::new("hello"))).await;
         let server = server.expect("a port");
         let address = server.address();
         tokio::spawn(async move {

@@ -114,7 +114,7 @@ fn odd_paths_resolve_and_are_suggested_as_urls() {
     use std::ffi::OsStr;
     use std::os::unix::ffi::OsStrExt;
 
-    let shelf = Shelf::new();
+    let shelf = ModelFolder::new();
     let folder = shelf.root.path().join(OsStr::from_bytes(b"mod\xe8les"));
     fs::create_dir(&folder).unwrap();
     let [small, large] = [&b"\xe9t\xe9-Q4_0.gguf"[..], b"\xe9t\xe9-Q8_0.gguf"]
