@@ -147,16 +147,39 @@ pub(crate) fn on_large_stack<T: Send>(
     notation: Notation,
     work: impl FnOnce() -> Result<T> + Send,
 ) -> Result<T> {
+    on_stack(STACK, notation, work)
+}
+
+fn on_stack<T: Send>(
+    bytes: usize,
+    notation: Notation,
+    work: impl FnOnce() -> Result<T> + Send,
+) -> Result<T> {
     std::thread::scope(|scope| {
-        let builder = std::thread::Builder::new().stack_size(STACK);
+        let builder = std::thread::Builder::new().stack_size(bytes);
         let thread = builder.spawn_scoped(scope, work);
-        let thread = thread.map_err(|error| GrammarError::Refused {
+        let thread = thread.map_err(|error| GrammarError::NoThread {
             notation,
-            reason: format!("no thread to compile it on: {error}"),
+            reason: error.to_string(),
         })?;
         thread.join().unwrap_or_else(|_| {
             let reason = "compiling it panicked".to_string();
             Err(GrammarError::Refused { notation, reason })
         })
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// More than any address space has.
+    const NO_STACK: usize = 1 << 60;
+
+    #[test]
+    fn missing_thread_is_not_the_requests_fault() {
+        let error = on_stack(NO_STACK, Notation::Schema, || Ok(())).expect_err("no thread");
+        assert!(matches!(error, GrammarError::NoThread { .. }), "{error}");
+        assert!(!error.is_request_fault());
+    }
 }

@@ -50,6 +50,9 @@ pub enum GrammarError {
     #[error("the answer cannot continue in its grammar: {reason}")]
     Stuck { reason: String },
 
+    #[error("the {notation} cannot be compiled now: no thread: {reason}")]
+    NoThread { notation: Notation, reason: String },
+
     #[error("the model's vocabulary cannot be constrained: {reason}")]
     Vocabulary { reason: String },
 }
@@ -57,7 +60,7 @@ pub enum GrammarError {
 impl GrammarError {
     /// Whether the request is at fault, rather than the model.
     pub fn is_request_fault(&self) -> bool {
-        !matches!(self, Self::Vocabulary { .. })
+        !matches!(self, Self::Vocabulary { .. } | Self::NoThread { .. })
     }
 }
 

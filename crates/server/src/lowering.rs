@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 
 use loquat_text::TextError;
 use tokio::sync::{Semaphore, SemaphorePermit};
+use tracing::Span;
 
 use crate::error::ApiError;
 
@@ -53,9 +54,13 @@ async fn run_stoppable<T: Send + 'static>(
 ) -> Result<T, ApiError> {
     let waiting = Waiting(StopFlag::default());
     let stop = waiting.0.clone();
+    // The log names the request whose work fails.
+    let span = Span::current();
     let done = tokio::task::spawn_blocking(move || {
-        stop.check()?;
-        work(&stop)
+        span.in_scope(|| {
+            stop.check()?;
+            work(&stop)
+        })
     });
     done.await.map_err(|error| ApiError::internal(&error))?
 }
@@ -106,9 +111,28 @@ mod tests {
     use axum::http::StatusCode;
     use loquat_text::Special;
     use serde_json::json;
+    use tracing::instrument::WithSubscriber;
+    use tracing::{Dispatch, Instrument};
 
     use super::*;
     use crate::testing::{Harness, MODEL, tokenizer};
+
+    #[tokio::test]
+    async fn work_belongs_to_the_span_of_its_request() {
+        let dispatch = Dispatch::new(tracing_subscriber::registry());
+        let request =
+            tracing::dispatcher::with_default(&dispatch, || tracing::info_span!("request"));
+        let of_thread = dispatch.clone();
+        let current = run(move || {
+            Ok(tracing::dispatcher::with_default(&of_thread, || {
+                Span::current().id()
+            }))
+        });
+        let current = current.instrument(request.clone());
+        let current = current.with_subscriber(dispatch).await.expect("no error");
+        assert!(current.is_some());
+        assert_eq!(current, request.id());
+    }
 
     #[tokio::test]
     async fn work_stops_when_the_client_leaves() {

@@ -2,7 +2,7 @@
 
 use std::path::Path;
 
-use super::{Context, Note};
+use super::{Context, FULL_VARIABLE, Note};
 use crate::command::program;
 use crate::error::Error;
 use crate::packages::{Python, install_npm};
@@ -47,6 +47,7 @@ fn pytest(context: &Context, python: &Path, tests: &[&str]) -> Result<(), Error>
     program(root, python, &args)
         .env("LOQUAT_BINARY", context.build.programs()?.join("loquat"))
         .env("LOQUAT_ARTEFACTS", root.join(ARTEFACTS))
+        .env(FULL_VARIABLE, if context.is_full { "1" } else { "" })
         .env("PYTHONDONTWRITEBYTECODE", "1")
         .run()
 }

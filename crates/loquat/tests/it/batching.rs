@@ -39,7 +39,7 @@ fn chats_without_max_tokens_share_a_batch() {
 }
 
 #[test]
-fn default_max_tokens_is_bounded_by_the_room_left() {
+fn default_max_tokens_fit_the_context() {
     let model = fake_model(endless());
     for (requested, prompt, expected) in [
         (None, 1, DEFAULT_MAX_TOKENS),

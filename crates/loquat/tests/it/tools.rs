@@ -21,7 +21,7 @@ fn flip() -> Tool {
 }
 
 #[test]
-fn calls_are_run_for_a_bounded_number_of_rounds() {
+fn tool_rounds_are_bounded() {
     let model = scripted(CALL);
     let mut bits = Vec::new();
     let mut tools = Toolbox::new().with(flip(), |arguments| {

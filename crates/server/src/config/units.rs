@@ -135,7 +135,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_size_is_refused_with_what_would_be() {
+    fn invalid_size_is_refused_with_examples() {
         for text in [
             "",
             "6",

@@ -22,6 +22,10 @@ const INTERIM: &[u8] = b"HTTP/1.1 100 Continue\r\n\r\n";
 /// How often to look whether the client of a half-closed connection has left.
 const HALF_CLOSED_LOOK: Duration = Duration::from_millis(50);
 
+/// How often hyper may look at the end of a half-closed connection before it sees it. Between two
+/// looks it polls the request's handler, which needs two: one to begin, one to read the body.
+const UNCLEAR_LOOKS: u8 = 4;
+
 /// Below TLS, so that it sees the wire.
 pub struct Socket {
     stream: TcpStream,
@@ -32,6 +36,8 @@ pub struct Socket {
     is_plain: bool,
     /// Until the next look at a half-closed connection.
     half_closed: Option<Pin<Box<Sleep>>>,
+    /// Looks at the end of the connection that did not tell whether a request is under way.
+    unclear_looks: u8,
 }
 
 impl Socket {
@@ -43,6 +49,7 @@ impl Socket {
             linger: None,
             is_plain: true,
             half_closed: None,
+            unclear_looks: 0,
         }
     }
 
@@ -59,6 +66,14 @@ impl Socket {
     fn poll_half_closed(&mut self, context: &mut Context<'_>) -> Poll<io::Result<()>> {
         match self.watch.half_close() {
             HalfClose::End => return Poll::Ready(Ok(())),
+            HalfClose::Unclear if self.unclear_looks == UNCLEAR_LOOKS => {
+                return Poll::Ready(Ok(()));
+            }
+            HalfClose::Unclear => {
+                self.unclear_looks += 1;
+                context.waker().wake_by_ref();
+                return Poll::Pending;
+            }
             HalfClose::Wait => {}
             HalfClose::Probe => {
                 let written = Pin::new(&mut self.stream).poll_write(context, INTERIM);
@@ -67,6 +82,7 @@ impl Socket {
                 }
             }
         }
+        self.unclear_looks = 0;
         loop {
             if let Some(error) = self.stream.take_error()? {
                 return Poll::Ready(Err(error));

@@ -59,8 +59,11 @@ struct RequestProgress {
 /// What to do when the client has closed its side.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum HalfClose {
-    /// The connection ends: nothing is under way.
+    /// The connection ends.
     End,
+    /// Nothing is under way, unless a request has arrived that nobody has begun to handle, or whose
+    /// body has arrived and was not read.
+    Unclear,
     /// A request is under way. The client may still read its answer.
     Wait,
     /// The same; an interim response shows whether it does.
@@ -153,9 +156,11 @@ impl Watch {
     /// The client has closed its side of a connection.
     pub fn half_close(&self) -> HalfClose {
         let mut state = self.lock();
-        let is_http1 = state.served == LastProtocol::Http1;
-        if state.active == 0 || !is_http1 || !state.request.body_read {
+        if state.served == LastProtocol::Http2 {
             return HalfClose::End;
+        }
+        if state.active == 0 || !state.request.body_read {
+            return HalfClose::Unclear;
         }
         state.half_closed = true;
         // An interim response must not interrupt another one.

@@ -111,7 +111,7 @@ async fn page_can_be_disabled() {
 }
 
 #[test]
-fn nothing_is_inline_or_fetched_elsewhere() {
+fn page_is_self_contained() {
     for asset in ASSETS {
         let text = asset.text;
         for never in [

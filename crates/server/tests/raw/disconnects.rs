@@ -1,10 +1,12 @@
 //! Clients that disconnect, at every stage.
 
+use std::net::Shutdown;
 use std::sync::Arc;
 
 use tokio::io::AsyncWriteExt;
+use tokio::net::TcpStream;
 
-use crate::http_client::post;
+use crate::http_client::{HttpClient, post, request};
 use crate::scripted::{MODEL, Scripted, hold_steps};
 use crate::test_server::{TestServer, chat, config, long_reply};
 
@@ -104,6 +106,36 @@ async fn half_closed_client_gets_its_answer() {
         if stream {
             assert!(answer.body.ends_with("data: [DONE]\n\n"), "{answer:?}");
         }
+        client.ends().await;
+        server.is_healthy_and_idle().await;
+    }
+}
+
+/// The end of the connection arrives with the request, before anything of it is read.
+#[tokio::test]
+async fn half_close_right_behind_a_request_is_answered() {
+    let server = TestServer::start(Scripted::new("hello")).await;
+    let mut long = chat(false);
+    long["messages"][0]["content"] = "la ".repeat(100_000).into();
+    for (request, status) in [
+        (request("GET", "/health", &[], b""), 200),
+        (post(CHAT, &chat(false)), 200),
+        (post(CHAT, &chat(true)), 200),
+        // Longer than the context.
+        (post(CHAT, &long), 400),
+    ] {
+        let mut client = std::net::TcpStream::connect(server.address).expect("a connection");
+        std::io::Write::write_all(&mut client, &request).expect("the kernel has room for it");
+        client
+            .shutdown(Shutdown::Write)
+            .expect("a half-closed socket");
+        client.set_nonblocking(true).expect("a socket for tokio");
+        let mut client = HttpClient::over(TcpStream::from_std(client).expect("a socket"));
+        let mut answer = client.response().await;
+        if answer.status == 100 {
+            answer = client.response().await;
+        }
+        assert_eq!(answer.status, status, "{answer:?}");
         client.ends().await;
         server.is_healthy_and_idle().await;
     }

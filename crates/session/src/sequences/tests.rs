@@ -206,7 +206,7 @@ fn rolled_back_row_frees_its_pages_and_states() {
 }
 
 #[test]
-fn snapshots_are_kept_at_intervals_and_before_last_row() {
+fn snapshots_precede_the_last_row() {
     let mut sequences = recurrent(8, 2, 64);
     let id = sequences.create().unwrap();
     let steps: [(usize, &[usize]); 5] = [

@@ -1,10 +1,12 @@
 //! Finds out what a template supports by rendering small conversations.
 
 use std::sync::OnceLock;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use serde_json::{Map, Value, json};
 
-use super::{ChatInput, ChatTemplate};
+use super::{ChatInput, ChatTemplate, FaultKind};
+use crate::error::TextError;
 
 /// Texts that no template contains.
 const MARK: &str = "loquat-probe-text";
@@ -21,6 +23,8 @@ pub(super) struct Probes {
     supports_system: OnceLock<bool>,
     arguments_as_text: OnceLock<bool>,
     thinking: OnceLock<Vec<ThinkingSwitch>>,
+    /// A probe exceeded the budget of a rendering. Further ones would take as long.
+    exhausted: AtomicBool,
 }
 
 /// A template variable that controls whether, or how much, the model thinks.
@@ -151,13 +155,16 @@ impl ChatTemplate {
         self.thinking_switches().first().copied()
     }
 
-    /// Renders these messages; `None` if the template refuses them.
+    /// Renders these messages; `None` if the template refuses them, or has exceeded its budget before.
     fn probe(
         &self,
         messages: Value,
         with_tools: bool,
         variable: Option<(&str, Value)>,
     ) -> Option<String> {
+        if self.probes.exhausted.load(Ordering::Relaxed) {
+            return None;
+        }
         let kwargs: Map<_, _> = variable
             .into_iter()
             .map(|(name, value)| (name.to_owned(), value))
@@ -170,7 +177,13 @@ impl ChatTemplate {
             eos_token: "</s>".to_owned(),
             kwargs,
         };
-        self.render(&input).ok()
+        let rendered = self.render(&input);
+        if let Err(TextError::TemplateRender { source }) = &rendered
+            && source.kind == FaultKind::Limit
+        {
+            self.probes.exhausted.store(true, Ordering::Relaxed);
+        }
+        rendered.ok()
     }
 }
 
@@ -208,4 +221,25 @@ fn tool_round(content: Value, arguments: Value) -> Value {
         },
         {"role": "tool", "tool_call_id": CALL_ID, "name": TOOL, "content": "done"},
     ])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn template_without_end_is_probed_once() {
+        let source = "{% if tools %}{% for a in range(99999) %}{% for b in range(99999) %}\
+                      {% endfor %}{% endfor %}{% endif %}\
+                      {% for message in messages %}{{ message.content }}{% endfor %}";
+        let template = || ChatTemplate::new(source).expect("a template");
+        let quick = template();
+        assert!(quick.supports_system());
+        let slow = template();
+        assert!(!slow.supports_tools());
+        assert!(
+            !slow.supports_system(),
+            "rendered after the budget was exceeded"
+        );
+    }
 }
