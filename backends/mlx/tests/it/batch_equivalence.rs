@@ -47,7 +47,7 @@ impl Transcript {
     /// Replaces the last token with another one.
     fn replace_last(&mut self) {
         let last = self.tokens.len() - 1;
-        self.tokens[place] = (self.tokens[place] + 1) % VOCAB;
+        self.tokens[last] = (self.tokens[last] + 1) % VOCAB;
         self.emitted.retain(|emitted| *emitted < last);
     }
 

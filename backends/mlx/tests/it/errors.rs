@@ -27,7 +27,7 @@ fn small_budget_is_refused_with_numbers() {
         };
         let refused = MlxBackend::AUTO.plan(&source, &options(1000)).err();
         let Some(OpenError::OutOfMemory {
-            required,
+            wanted: required,
             bound: MemoryBound::Budget,
             available: 1000,
             ..
