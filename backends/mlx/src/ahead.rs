@@ -68,11 +68,11 @@ impl MlxSession {
                             .is_ok()
                 })
             };
-            let Some(index) = rows.iter().position(matches) else {
+            let Some(ahead) = rows.iter().position(matches) else {
                 continue;
             };
-            if let Some(row) = rows[index].take() {
-                indices.push(index as i32);
+            if let Some(row) = rows[ahead].take() {
+                indices.push(ahead as i32);
                 claimed[index] = true;
                 storage::commit(&mut self.sequences, row.grant, row.states);
             }

@@ -78,6 +78,6 @@ mod tests {
         let made = std::process::Command::new("mkfifo").arg(&path).status();
         assert!(made.unwrap().success());
         let error = read_side_file(&path, 3).unwrap_err();
-        assert_eq!(error.to_string(), "it is not a regular file");
+        assert_eq!(error.to_string(), "not a regular file");
     }
 }

@@ -74,7 +74,7 @@ fn invalid_grammar_is_refused_with_reason() {
         (lark("other: \"a\""), "start"),
         (lark("start: \"a\" start"), "Too many items"),
         (lark("start: %json {\"not\": {}}"), "`not` at `#`"),
-        (lark("start: %json {\"type\""), "not JSON"),
+        (lark("start: %json {\"type\""), "invalid JSON"),
         (
             GrammarSource::Gbnf("root ::= x".to_string()),
             "line 1, column 10",
