@@ -13,7 +13,9 @@ pub struct StepBatch {
 /// New tokens for one sequence: a prompt chunk, one decoded token, or a block to verify.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Row {
+    /// The sequence to extend.
     pub sequence: SequenceId,
+    /// What to compute after its last positions.
     pub emit: Emit,
     tokens: Range<usize>,
 }
@@ -22,25 +24,30 @@ pub struct Row {
 /// row has tokens scores a prompt, in between verifies a speculative block.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Emit {
+    /// Only extends the sequence.
     Nothing,
     /// The most likely next token at each of the last `positions`; the lowest id wins a tie.
     Greedy {
+        /// At most the row's tokens, at least 1.
         positions: usize,
     },
     /// A token drawn after the last position, for sessions that [draw](Capabilities::draws).
     Drawn(Draw),
     /// All logits at each of the last `positions`.
     Logits {
+        /// At most the row's tokens, at least 1.
         positions: usize,
     },
     /// The hidden state at each of the last `positions`: what the head would read, after the
     /// final norm and before the head's own scale. The head need not run.
     Hidden {
+        /// At most the row's tokens, at least 1.
         positions: usize,
     },
 }
 
 impl Emit {
+    /// How many positions it emits.
     pub fn positions(self) -> usize {
         match self {
             Emit::Nothing => 0,
@@ -53,11 +60,13 @@ impl Emit {
 }
 
 impl StepBatch {
+    /// Removes all rows and keeps the memory.
     pub fn clear(&mut self) {
         self.rows.clear();
         self.tokens.clear();
     }
 
+    /// Adds a row that appends `tokens` to `sequence`.
     pub fn push(&mut self, sequence: SequenceId, tokens: &[u32], emit: Emit) {
         let start = self.tokens.len();
         self.tokens.extend_from_slice(tokens);
@@ -68,10 +77,12 @@ impl StepBatch {
         });
     }
 
+    /// The rows, in the order they were added.
     pub fn rows(&self) -> &[Row] {
         &self.rows
     }
 
+    /// The new tokens of one of this batch's rows.
     pub fn tokens(&self, row: &Row) -> &[u32] {
         &self.tokens[row.tokens.clone()]
     }
@@ -137,6 +148,7 @@ impl StepBatch {
         self.tokens.len()
     }
 
+    /// Whether there are no rows.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
@@ -154,6 +166,7 @@ pub struct StepOutput {
     hidden_size: usize,
 }
 
+/// The output of one row; its values are read through [`StepOutput`].
 #[derive(Debug, Default)]
 pub struct RowOutput {
     /// Why the row was refused; its sequence is then unchanged.
@@ -247,6 +260,7 @@ impl StepOutput {
         &mut self.hidden
     }
 
+    /// One entry per row, in the batch's order.
     pub fn rows(&self) -> &[RowOutput] {
         &self.rows
     }
