@@ -15,6 +15,7 @@
 //!                                     downloaded; written before the download starts
 //! used/<model>.json                   when a model was last run
 //! ```
+#![deny(missing_docs)]
 
 mod catalog;
 mod contents;
@@ -87,10 +88,12 @@ impl Store {
         })
     }
 
+    /// Where downloaded packages and records are stored.
     pub fn cache_dir(&self) -> &Path {
         &self.cache_dir
     }
 
+    /// The embedded catalog and the user's.
     pub fn catalog(&self) -> &Catalog {
         &self.catalog
     }
@@ -100,6 +103,7 @@ impl Store {
         self.hub.cache_dir()
     }
 
+    /// Whether the options or the environment forbid the network.
     pub fn is_offline(&self) -> bool {
         self.hub.is_offline()
     }

@@ -21,12 +21,18 @@ pub struct PruneOptions {
 #[derive(Debug, Clone)]
 pub enum Prunable {
     /// An abandoned work directory, draft or download, or content that no model uses.
-    Leftover { path: PathBuf, bytes: u64 },
+    Leftover {
+        /// The file or directory.
+        path: PathBuf,
+        /// Its size.
+        bytes: u64,
+    },
     /// A model that was not run recently.
     Model(Box<StoredModel>),
 }
 
 impl Prunable {
+    /// What removing it frees.
     pub fn bytes(&self) -> u64 {
         match self {
             Self::Leftover { bytes, .. } => *bytes,

@@ -79,9 +79,11 @@ fn os_string(bytes: Vec<u8>) -> Option<OsString> {
 /// A parsed reference.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ModelReference {
+    /// A file or directory on this machine.
     Path(PathBuf),
     /// `name` or `name:tag` in the catalog.
     Name(String),
+    /// A repository of the model hub.
     Hub(HubReference),
 }
 
@@ -92,6 +94,7 @@ pub struct HubReference {
     pub repo: String,
     /// A branch, tag or commit.
     pub revision: Option<String>,
+    /// Selects one of several models in the repository.
     pub part: Option<RepoPart>,
 }
 
