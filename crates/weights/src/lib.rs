@@ -38,3 +38,6 @@ pub use matrix::{EncodedRow, Matrix, Storage};
 pub use quantization::MlxQuantization;
 pub use side_file::{MAX_CONFIG_BYTES, MAX_VOCABULARY_BYTES, read_side_file, require_regular_file};
 pub use tensor::{RawTensor, TensorInfo};
+
+/// The type of [`Checkpoint::spec`].
+pub use loquat_spec::ModelSpec;
