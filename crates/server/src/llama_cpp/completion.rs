@@ -34,8 +34,8 @@ pub struct LlamaCompletionRequest {
     /// A text, its tokens and texts in order, or a list of up to 1024 prompts, which are answered by
     /// a list. Special tokens in a text are parsed.
     pub prompt: LlamaPrompts,
-    /// The longest continuation in tokens; -1, the default, is the room there is, up to the model's
-    /// default.
+    /// The longest continuation in tokens, reduced to the room in the context; -1 for all that fit. The
+    /// default is the model's `max_tokens`.
     pub n_predict: Option<i64>,
     /// Up to 64 strings that end the continuation; they are not part of it.
     #[schema(value_type = Option<TextOr<String>>)]

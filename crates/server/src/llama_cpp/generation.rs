@@ -12,7 +12,7 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::probabilities::TokenProbability;
-use crate::active_request::{ActiveRequest, Submission};
+use crate::active_request::{ActiveRequest, Submission, UNLIMITED};
 use crate::app::App;
 use crate::caller::Caller;
 use crate::dialect::Dialect;
@@ -127,15 +127,16 @@ impl OutputOptions {
     }
 }
 
-/// The most tokens to generate: `n_predict`, reduced to the room there is. -1, and none, is all of
-/// it up to the model's default.
+/// The most tokens to generate: `n_predict`, reduced to the room in the context; -1 is all of it. The
+/// model's default if omitted.
 pub fn max_tokens(
     n_predict: Option<i64>,
     model: &Loaded,
     prompt_tokens: usize,
 ) -> Result<usize, ApiError> {
-    let wanted = match n_predict {
-        None | Some(-1) => model.model.defaults().max_tokens,
+    let requested = match n_predict {
+        None => return Ok(model.model.max_tokens(None, prompt_tokens)),
+        Some(-1) => UNLIMITED,
         Some(count) => match usize::try_from(count) {
             Ok(count) if count > 0 => count,
             _ => {
@@ -144,7 +145,7 @@ pub fn max_tokens(
             }
         },
     };
-    Ok(model.model.fit_tokens(wanted, prompt_tokens))
+    Ok(model.model.fit_tokens(requested, prompt_tokens))
 }
 
 impl NativeGeneration {

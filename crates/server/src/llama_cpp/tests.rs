@@ -48,6 +48,42 @@ async fn completion_has_llama_cpps_form() {
 }
 
 #[tokio::test]
+async fn negative_n_predict_means_all_that_fit() {
+    let mut config = Harness::config();
+    config.models[0].max_tokens = 8;
+    let model = Scripted {
+        context: 96,
+        fim: true,
+        ..Scripted::new(&"and so on ".repeat(50))
+    };
+    let server = Harness::with(model, config);
+    let prompts = [
+        ("/completion", json!({ "prompt": "<|fim_middle|>" })),
+        (
+            "/infill",
+            json!({ "input_prefix": "a", "input_suffix": "b" }),
+        ),
+    ];
+    for (path, prompt) in prompts {
+        let generate = async |n_predict: Value| {
+            let mut body = prompt.clone();
+            body["n_predict"] = n_predict;
+            let reply = server.post(path, &body).await;
+            assert_eq!(reply.status(), StatusCode::OK, "{}", reply.text());
+            let json = reply.json();
+            let count = |name: &str| json[name].as_u64().expect("a count");
+            assert_eq!(json["stop_type"], "limit", "{path}");
+            (count("tokens_evaluated"), count("tokens_predicted"))
+        };
+        assert_eq!(generate(Value::Null).await.1, 8, "{path}");
+        for all in [json!(-1), json!(100_000)] {
+            let (prompt, generated) = generate(all).await;
+            assert_eq!(prompt + generated, 96, "{path}");
+        }
+    }
+}
+
+#[tokio::test]
 async fn completion_streams_until_stop() {
     let server = Harness::saying("hello");
     let body = json!({ "prompt": PROMPT, "stream": true });
