@@ -197,7 +197,7 @@ async fn server_and_library_agree_on_a_reply() {
 
 /// The request forbids what its own format requires.
 #[tokio::test]
-async fn stuck_constraint_is_not_an_invalid_request_in_a_stream() {
+async fn stuck_constraint_in_stream_is_server_error() {
     let server = Harness::saying("ab");
     let grammar = r#"root ::= "ab""#;
     let format = json!({ "type": "json_schema", "name": "x", "schema": { "const": "ab" } });
