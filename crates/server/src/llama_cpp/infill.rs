@@ -15,8 +15,8 @@ use crate::app::App;
 use crate::caller::Caller;
 use crate::error::ApiError;
 use crate::field::Field;
-use crate::fill_in::{FillIn, fill_in};
-use crate::lowering::{self, StopFlag};
+use crate::fill_in::fill_in;
+use crate::lowering;
 use crate::models::Loaded;
 use crate::openai::{lease, options};
 use crate::sampling;
@@ -60,18 +60,6 @@ pub struct InfillFile {
     pub text: String,
 }
 
-impl LlamaInfillRequest {
-    fn text_bytes(&self) -> usize {
-        let files = self.input_extra.iter().flatten();
-        let files = files.map(|file| {
-            let name = file.filename.as_ref().map_or(0, String::len);
-            name + file.text.len()
-        });
-        let prompt = self.prompt.as_ref().map_or(0, String::len);
-        self.input_prefix.len() + self.input_suffix.len() + prompt + files.sum::<usize>()
-    }
-}
-
 impl WireRequest for LlamaInfillRequest {
     const IGNORED: FieldTables<&'static str> = &[IGNORED];
     const SAMPLING: bool = true;
@@ -91,18 +79,12 @@ pub async fn infill(
     body: JsonBody<LlamaInfillRequest>,
 ) -> Result<Response, ApiError> {
     let lease = lease(&app, &caller, body.value.model.as_deref()).await?;
-    let bytes = body.value.text_bytes();
-    lease.check_text(bytes)?;
     let model = lease.clone();
-    let lowered = lowering::run_text(bytes, move |stop| lower(body, &model, stop)).await?;
+    let lowered = lowering::run(move || lower(body, &model)).await?;
     lowered.respond(&app, &caller, lease, ROUTE).await
 }
 
-fn lower(
-    body: JsonBody<LlamaInfillRequest>,
-    model: &Loaded,
-    stop_flag: &StopFlag,
-) -> Result<NativeGeneration, ApiError> {
+fn lower(body: JsonBody<LlamaInfillRequest>, model: &Loaded) -> Result<NativeGeneration, ApiError> {
     let LlamaInfillRequest {
         model: _,
         mut input_prefix,
@@ -119,19 +101,23 @@ fn lower(
     let files: Vec<_> = extra
         .map(|file| (file.filename.unwrap_or_else(|| "tmp".to_owned()), file.text))
         .collect();
+    let texts = files.iter().map(|(name, text)| name.len() + text.len());
+    let bytes = texts.sum::<usize>() + input_prefix.len() + input_suffix.len();
+    model.check_text(bytes)?;
     let tokenizer = model.chat_context().tokenizer();
+    let mut stop_ids = tokenizer.eos_ids().to_vec();
     let prompt = FimPrompt {
         prefix: &input_prefix,
         suffix: &input_suffix,
         files: &files,
     };
-    let FillIn { prompt, ends } = fill_in(model, Field::InputSuffix, prompt, stop_flag)?;
+    let prompt = fill_in(model, Field::InputSuffix, prompt, &mut stop_ids)?;
     Ok(NativeGeneration {
         prompts: vec![GenerateRequest {
             max_tokens: max_tokens(n_predict, model, prompt.len())?,
             prompt,
             sampling: sampling::apply(&body.sampling, model.sampling(), tokenizer)?,
-            stop_ids: [tokenizer.eos_ids(), &ends].concat(),
+            stop_ids,
             stop: options::stops(stop)?,
             skip_special: true,
             ..GenerateRequest::default()
