@@ -82,9 +82,10 @@ pub enum HubError {
     /// The repository's terms must be accepted first.
     #[error(
         "{repo} is gated: accept its terms at {page}, then {}",
-        match has_token {
-            true => "try again, with HF_TOKEN set to a token of the account that accepted them",
-            false => "set HF_TOKEN to an access token of that account",
+        if *has_token {
+            "try again, with HF_TOKEN set to a token of the account that accepted them"
+        } else {
+            "set HF_TOKEN to an access token of that account"
         }
     )]
     Gated {
@@ -99,9 +100,10 @@ pub enum HubError {
     /// The hub refuses access.
     #[error(
         "{hub} refuses access to {repo} (status {status}); {}",
-        match has_token {
-            true => "check HF_TOKEN: the token may have expired or lack read access",
-            false => "set HF_TOKEN to an access token",
+        if *has_token {
+            "check HF_TOKEN: the token may have expired or lack read access"
+        } else {
+            "set HF_TOKEN to an access token"
         }
     )]
     Refused {
