@@ -4,8 +4,9 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use loquat_weights::size_on_disk;
+
 use crate::hub::Leftover;
-use crate::pip::size_of;
 use crate::records::now;
 use crate::staging;
 use crate::{Owner, Progress, Store, StoreError, StoredModel};
@@ -46,7 +47,7 @@ impl Store {
     pub fn prunable(&self, options: PruneOptions) -> Result<Vec<Prunable>, StoreError> {
         let mut found = Vec::new();
         for path in staging::orphans(&self.cache_dir) {
-            let bytes = size_of(&path);
+            let bytes = size_on_disk(&path);
             found.push(Prunable::Leftover { path, bytes });
         }
         let drafts = self.abandoned_drafts().into_iter();
