@@ -113,7 +113,8 @@ struct ModelParts {
 impl ModelParts {
     fn model(self, sizes: &Sizes, activation: Activation) -> ModelSpec {
         let feed_forward = sizes.gated(activation, false);
-        olmo2::model("exaone4", sizes, self.tied, feed_forward, |layer| {
+        let scheme = olmo2::scheme(sizes);
+        sizes.attention_model("exaone4", self.tied, scheme, feed_forward, |layer| {
             let local = self.windowed[layer];
             Attention {
                 qk_norm: Some(QkNorm::per_head(Norm::rms(sizes.eps))),

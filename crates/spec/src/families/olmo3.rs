@@ -51,14 +51,17 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     let attention = olmo2::attention(config, &sizes)?;
     let feed_forward = sizes.gated(activation(config, "hidden_act", Activation::Silu)?, false);
     let tied = config.bool_or("tie_word_embeddings", false)?;
-    Ok(olmo2::model("olmo3", &sizes, tied, feed_forward, |layer| {
-        let rope = if windowed[layer] { &local } else { &global };
-        Attention {
-            rope: Some(rope.clone()),
-            reach: reach(window.filter(|_| windowed[layer])),
-            ..attention.clone()
-        }
-    }))
+    let scheme = olmo2::scheme(&sizes);
+    Ok(
+        sizes.attention_model("olmo3", tied, scheme, feed_forward, |layer| {
+            let rope = if windowed[layer] { &local } else { &global };
+            Attention {
+                rope: Some(rope.clone()),
+                reach: reach(window.filter(|_| windowed[layer])),
+                ..attention.clone()
+            }
+        }),
+    )
 }
 
 /// OLMo 2 has no window, and so no local layers.
@@ -78,15 +81,18 @@ fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     let tied = gguf_tied(config);
     let family = if window.is_some() { "olmo3" } else { "olmo2" };
     let feed_forward = sizes.gated(Activation::Silu, false);
-    Ok(olmo2::model(family, &sizes, tied, feed_forward, |layer| {
-        let rope = if windowed[layer] { &local } else { &global };
-        Attention {
-            qk_norm: Some(QkNorm::all_heads(Norm::rms(sizes.eps))),
-            rope: Some(rope.clone()),
-            reach: reach(window.filter(|_| windowed[layer])),
-            ..attention.clone()
-        }
-    }))
+    let scheme = olmo2::scheme(&sizes);
+    Ok(
+        sizes.attention_model(family, tied, scheme, feed_forward, |layer| {
+            let rope = if windowed[layer] { &local } else { &global };
+            Attention {
+                qk_norm: Some(QkNorm::all_heads(Norm::rms(sizes.eps))),
+                rope: Some(rope.clone()),
+                reach: reach(window.filter(|_| windowed[layer])),
+                ..attention.clone()
+            }
+        }),
+    )
 }
 
 fn without_scaling(rope: &Rope) -> Rope {
