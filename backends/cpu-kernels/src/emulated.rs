@@ -19,7 +19,7 @@ mod x86 {
     use std::arch::x86_64::*;
 
     use crate::tile_avx2::{Avx2, Quad, broadcast};
-    use crate::tile_walk::{self, Products, QUADS};
+    use crate::tile_walk::{self, PlainProducts, QUADS};
     use crate::{Kernels, Tile, TileInput, float, supported};
 
     /// Both need AVX-512 around the emulated instruction.
@@ -53,15 +53,9 @@ mod x86 {
     /// The same product in AVX-512's encoding.
     struct Avx512Vnni;
 
-    impl Products<Avx2> for Avx512Vnni {
-        type Codes = [Quad; QUADS];
-
-        unsafe fn prepare(codes: [Quad; QUADS]) -> Self::Codes {
-            codes
-        }
-
+    impl PlainProducts<Avx2> for Avx512Vnni {
         #[inline(always)]
-        unsafe fn dots(codes: &Self::Codes, x: *const i8, start: __m256i) -> __m256i {
+        unsafe fn dots(codes: &[Quad; QUADS], x: *const i8, start: __m256i) -> __m256i {
             unsafe {
                 let mut dots = start;
                 for (c, codes) in codes.iter().enumerate() {

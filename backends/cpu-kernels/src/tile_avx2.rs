@@ -9,7 +9,8 @@ use std::arch::x86_64::*;
 
 use super::tile::{Codes, Element, FP4_CODES, LINE, SubScales};
 use super::tile_walk::{
-    self, EIGHT, FIVE, FOUR, FP4, Kind, Products, QUADS, Registers, SIX, Unpack, all_tokens,
+    self, EIGHT, FIVE, FOUR, FP4, Kind, PlainProducts, Products, QUADS, Registers, SIX, Unpack,
+    all_tokens,
 };
 use super::{TILE_ROWS, Tile, TileInput};
 
@@ -133,16 +134,9 @@ impl Registers for Avx2 {
 /// Sixteen bits hold the sums of this many quads.
 struct Narrow<const SUMMED: usize>;
 
-impl<const SUMMED: usize> Products<Avx2> for Narrow<SUMMED> {
-    type Codes = [Quad; QUADS];
-
+impl<const SUMMED: usize> PlainProducts<Avx2> for Narrow<SUMMED> {
     #[inline(always)]
-    unsafe fn prepare(codes: [Quad; QUADS]) -> Self::Codes {
-        codes
-    }
-
-    #[inline(always)]
-    unsafe fn dots(codes: &Self::Codes, x: *const i8, start: __m256i) -> __m256i {
+    unsafe fn dots(codes: &[Quad; QUADS], x: *const i8, start: __m256i) -> __m256i {
         // SAFETY: the caller's promises.
         unsafe {
             let mut dots = start;
@@ -197,16 +191,9 @@ impl Products<Avx2> for Halved {
 /// One instruction for all of it.
 struct Vnni;
 
-impl Products<Avx2> for Vnni {
-    type Codes = [Quad; QUADS];
-
+impl PlainProducts<Avx2> for Vnni {
     #[inline(always)]
-    unsafe fn prepare(codes: [Quad; QUADS]) -> Self::Codes {
-        codes
-    }
-
-    #[inline(always)]
-    unsafe fn dots(codes: &Self::Codes, x: *const i8, start: __m256i) -> __m256i {
+    unsafe fn dots(codes: &[Quad; QUADS], x: *const i8, start: __m256i) -> __m256i {
         // SAFETY: the caller's promises.
         unsafe {
             let mut dots = start;

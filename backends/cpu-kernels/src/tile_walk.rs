@@ -94,6 +94,30 @@ pub trait Products<R: Registers> {
     unsafe fn dots(codes: &Self::Codes, x: *const i8, start: R::Integers) -> R::Integers;
 }
 
+/// [`Products`] that need the codes as they are unpacked.
+pub trait PlainProducts<R: Registers> {
+    /// `start` plus the products.
+    ///
+    /// # Safety
+    /// As for [`Products::dots`].
+    unsafe fn dots(codes: &[R::Quad; QUADS], x: *const i8, start: R::Integers) -> R::Integers;
+}
+
+impl<R: Registers, P: PlainProducts<R>> Products<R> for P {
+    type Codes = [R::Quad; QUADS];
+
+    #[inline(always)]
+    unsafe fn prepare(codes: [R::Quad; QUADS]) -> Self::Codes {
+        codes
+    }
+
+    #[inline(always)]
+    unsafe fn dots(codes: &Self::Codes, x: *const i8, start: R::Integers) -> R::Integers {
+        // SAFETY: the caller's promises.
+        unsafe { <P as PlainProducts<R>>::dots(codes, x, start) }
+    }
+}
+
 /// # Safety
 /// Needs the target features that `P` needs, and `out` valid for writes of `TILE_ROWS` values at
 /// every `token * stride`.
