@@ -5,6 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::FileKind;
+use crate::file_error::FileError;
 use crate::hub::HubError;
 use crate::options::{CACHE_VARIABLE, PYTHON_VARIABLE};
 
@@ -286,18 +287,8 @@ pub enum StoreError {
     },
 
     /// Access to a file or directory failed.
-    #[error(
-        "could not {action} {}: {cause}; check its permissions, or set {CACHE_VARIABLE} to another \
-         directory", path.display()
-    )]
-    Io {
-        /// What was tried, as a verb phrase.
-        action: &'static str,
-        /// The file or directory.
-        path: PathBuf,
-        /// The system's error.
-        cause: io::Error,
-    },
+    #[error("{0}; check its permissions, or set {CACHE_VARIABLE} to another directory")]
+    Io(FileError),
 }
 
 /// One possible meaning of an ambiguous reference.
@@ -351,11 +342,7 @@ pub(crate) fn format_bytes(bytes: u64) -> String {
 
 impl StoreError {
     pub(crate) fn io(action: &'static str, path: &Path, cause: io::Error) -> Self {
-        Self::Io {
-            action,
-            path: path.to_owned(),
-            cause,
-        }
+        Self::Io(FileError::new(action, path, cause))
     }
 
     /// Whether another source of the same model may succeed.
@@ -382,10 +369,7 @@ impl StoreError {
     /// Turns our own and pip's errors about a full disk into [`StoreError::DiskFull`].
     pub(crate) fn or_disk_full(self, dir: &Path, needed: u64) -> Self {
         let full = match &self {
-            Self::Io { cause, .. } => matches!(
-                cause.kind(),
-                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
-            ),
+            Self::Io(error) => error.is_disk_full(),
             // Python's text for ENOSPC is the same in every locale.
             Self::PipFailed { stderr, .. } => stderr.contains("[Errno 28]"),
             _ => false,

@@ -21,6 +21,7 @@ mod catalog;
 mod contents;
 mod error;
 mod fetch;
+mod file_error;
 pub mod hub;
 mod hub_model;
 mod inventory;
@@ -45,6 +46,7 @@ pub use catalog::{
     Catalog, CatalogEntry, DownloadSource, KvShape, ModelForm, ModelKind, ModelSize, PackagePart,
 };
 pub use error::{ModelCandidate, ModelCandidates, StoreError};
+pub use file_error::FileError;
 pub use hub::{HubError, HubOptions};
 pub use inventory::{Owner, StoredModel, VerifyReport};
 pub use local::LocalModel;

@@ -4,6 +4,8 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
+use crate::file_error::FileError;
+
 use super::options::{
     CACHE_VARIABLE, ENDPOINT_VARIABLE, LOQUAT_OFFLINE_VARIABLE, OFFLINE_VARIABLE, TOKEN_VARIABLE,
 };
@@ -232,18 +234,8 @@ pub enum HubError {
     },
 
     /// Access to a file or directory failed.
-    #[error(
-        "could not {action} {}: {cause}; check its permissions, or set {CACHE_VARIABLE} to another \
-         directory", path.display()
-    )]
-    Io {
-        /// What was tried, as a verb phrase.
-        action: &'static str,
-        /// The file or directory.
-        path: PathBuf,
-        /// The system's error.
-        cause: io::Error,
-    },
+    #[error("{0}; check its permissions, or set {CACHE_VARIABLE} to another directory")]
+    Io(FileError),
 }
 
 /// A download whose hash differs from the hub's.
@@ -269,16 +261,12 @@ pub struct WrongHash {
 
 impl HubError {
     pub(crate) fn io(action: &'static str, path: &Path, cause: io::Error) -> Self {
-        let full = [io::ErrorKind::StorageFull, io::ErrorKind::QuotaExceeded];
-        if full.contains(&cause.kind()) {
+        let error = FileError::new(action, path, cause);
+        if error.is_disk_full() {
             let dir = path.parent().unwrap_or(path).to_owned();
             return Self::DiskFull { dir };
         }
-        Self::Io {
-            action,
-            path: path.to_owned(),
-            cause,
-        }
+        Self::Io(error)
     }
 
     /// Whether another source of the same model may succeed.
@@ -289,7 +277,7 @@ impl HubError {
                 | Self::BadOption { .. }
                 | Self::NoRoom { .. }
                 | Self::DiskFull { .. }
-                | Self::Io { .. }
+                | Self::Io(_)
         )
     }
 }
