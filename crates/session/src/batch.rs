@@ -215,9 +215,7 @@ impl StepOutput {
 
     /// For sessions: room for the next row's logits, one vocabulary per emitted position.
     pub fn push_logits(&mut self, positions: usize) -> &mut [f32] {
-        let start = self.logits.len().checked_div(self.vocab_size).unwrap_or(0);
-        let range = start..start + positions;
-        self.logits.resize(range.end * self.vocab_size, 0.0);
+        let range = grow(&mut self.logits, self.vocab_size, positions);
         self.rows.push(RowOutput {
             logits: range.clone(),
             ..RowOutput::default()
@@ -227,9 +225,7 @@ impl StepOutput {
 
     /// For sessions: room for the next row's hidden states, one per emitted position.
     pub fn push_hidden(&mut self, positions: usize) -> &mut [f32] {
-        let start = self.hidden.len().checked_div(self.hidden_size).unwrap_or(0);
-        let range = start..start + positions;
-        self.hidden.resize(range.end * self.hidden_size, 0.0);
+        let range = grow(&mut self.hidden, self.hidden_size, positions);
         self.rows.push(RowOutput {
             hidden: range.clone(),
             ..RowOutput::default()
@@ -297,4 +293,12 @@ impl StepOutput {
         let start = (self.rows[row].hidden.start + position) * self.hidden_size;
         &self.hidden[start..start + self.hidden_size]
     }
+}
+
+/// Adds `positions` vectors of `width` zeros. Returns which vectors they are.
+fn grow(values: &mut Vec<f32>, width: usize, positions: usize) -> Range<usize> {
+    let start = values.len().checked_div(width).unwrap_or(0);
+    let range = start..start + positions;
+    values.resize(range.end * width, 0.0);
+    range
 }
