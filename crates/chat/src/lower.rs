@@ -126,6 +126,18 @@ impl ChatContext {
         Ok(written.prompt.encode(self.tokenizer())?)
     }
 
+    /// The same, unless they become unwanted meanwhile; see [`Tokenizer::interruptible`].
+    pub fn tokens_unless(
+        &self,
+        request: &ChatRequest,
+        reply: bool,
+        is_unwanted: impl Fn() -> bool + Send + Sync + 'static,
+    ) -> Result<Vec<u32>, ChatError> {
+        let written = self.write_prompt(request, reply)?;
+        let encoder = self.tokenizer().interruptible(is_unwanted);
+        Ok(written.prompt.encode(&encoder)?)
+    }
+
     fn write_prompt(&self, request: &ChatRequest, reply: bool) -> Result<WrittenPrompt, ChatError> {
         let writer = PromptWriter {
             template: self.template().ok_or(ChatError::NoTemplate)?,
