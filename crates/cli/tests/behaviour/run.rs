@@ -120,6 +120,30 @@ fn answer_ends_at_the_context() {
     );
 }
 
+/// As the server does.
+#[test]
+fn max_tokens_are_reduced_to_the_context() {
+    let model = golden("llama");
+    for command in ["run", "generate"] {
+        let forced = bias(LETTER_A);
+        let words = [
+            command,
+            &model,
+            "hi",
+            "-n",
+            "32000",
+            "--context=64",
+            &forced,
+        ];
+        let answer = loquat(words);
+        let limit = answer.text().trim_end().len();
+        let note =
+            format!("--max-tokens is reduced from 32000 to {limit}, the room in the context");
+        assert!(answer.stderr.contains(&note), "{}", answer.stderr);
+        assert!(limit > 0 && limit < 64, "{limit}");
+    }
+}
+
 #[test]
 fn end_token_ends_answer_unless_ignored() {
     let model = golden("llama");
