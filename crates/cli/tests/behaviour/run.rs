@@ -213,6 +213,27 @@ fn thread_count_does_not_change_answers() {
 }
 
 #[test]
+fn suffix_follows_what_is_written() {
+    // Of tokens that the texts do not need.
+    let model = Altered::from("llama")
+        .replace("tokenizer.json", "<tool_call>", "<|fim_prefix|>")
+        .replace("tokenizer.json", "</tool_call>", "<|fim_suffix|>")
+        .replace("tokenizer.json", "<think>", "<|fim_middle|>");
+    let flags = ["-n", "16", "-t", "0"];
+    let between = ["generate", model.path(), "def f(", "--suffix", "return 1"];
+    let filled = loquat(between.into_iter().chain(flags)).quiet();
+    let prompt = "<|fim_prefix|>def f(<|fim_suffix|>return 1<|fim_middle|>";
+    let verbatim = ["generate", model.path(), prompt];
+    assert_eq!(loquat(verbatim.into_iter().chain(flags)).quiet(), filled);
+    let prefix_only = ["generate", model.path(), "def f("];
+    assert_ne!(loquat(prefix_only.into_iter().chain(flags)).quiet(), filled);
+    // The model ends with any of the format's tokens.
+    let forced = bias("263");
+    let ended = between.into_iter().chain(["-n", "5", &forced]);
+    assert_eq!(loquat(ended).quiet(), "\n");
+}
+
+#[test]
 fn suffix_needs_fill_in_the_middle_tokens() {
     let words = [
         "generate",
