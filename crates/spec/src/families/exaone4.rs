@@ -20,11 +20,7 @@ pub(super) const FAMILY: Family = Family {
     from_config,
     hugging_face: olmo2::NAMING,
     mlx: None,
-    gguf: Some(GgufFamily {
-        architectures: &["exaone4"],
-        from_gguf,
-        naming: PLAIN.gguf,
-    }),
+    gguf: Some(GgufFamily::plain(&["exaone4"], from_gguf)),
     facts: FamilyFacts {
         mlx: MlxFacts {
             layer_types: Some(MlxLayerTypes::Letters),

@@ -21,11 +21,7 @@ pub(super) const FAMILY: Family = Family {
     from_config,
     hugging_face: gemma2::NAMING,
     mlx: None,
-    gguf: Some(GgufFamily {
-        architectures: &["gemma3"],
-        from_gguf,
-        naming: PLAIN.gguf,
-    }),
+    gguf: Some(GgufFamily::plain(&["gemma3"], from_gguf)),
     facts: FamilyFacts {
         gguf_export: Some(GgufExport {
             keys: &[GgufKeys::Softcaps, GgufKeys::LocalRope],

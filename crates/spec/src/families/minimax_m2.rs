@@ -23,11 +23,7 @@ pub(super) const FAMILY: Family = Family {
     from_config,
     hugging_face: mixtral::HUGGING_FACE,
     mlx: Some(mixtral::MLX),
-    gguf: Some(GgufFamily {
-        architectures: &["minimax-m2"],
-        from_gguf,
-        naming: PLAIN.gguf,
-    }),
+    gguf: Some(GgufFamily::plain(&["minimax-m2"], from_gguf)),
     facts: FamilyFacts {
         mlx: MlxFacts {
             required_fields: &["shared_intermediate_size"],

@@ -19,11 +19,7 @@ pub(super) const FAMILY: Family = Family {
     from_config,
     hugging_face: olmo2::NAMING,
     mlx: None,
-    gguf: Some(GgufFamily {
-        architectures: &["olmo2"],
-        from_gguf,
-        naming: PLAIN.gguf,
-    }),
+    gguf: Some(GgufFamily::plain(&["olmo2"], from_gguf)),
     facts: FamilyFacts {
         gguf_variants: &[GgufVariant {
             when: VariantTrait::NotWindowed,
