@@ -7,7 +7,7 @@ use super::common::{
     Sizes, activation, all_but_each, gguf_rope, gguf_tied, gguf_windowed_layers, interval, reach,
     windowed_layers,
 };
-use super::{Family, GgufFamily, PLAIN, olmo2};
+use super::{Family, GgufFamily, olmo2};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
 use crate::facts::{FamilyFacts, MlxFacts, MlxLayerTypes};

@@ -8,7 +8,7 @@ use super::common::{
     refuse_field, windowed_layers,
 };
 use super::gemma2::{self, ModelParts};
-use super::{Family, GgufFamily, PLAIN};
+use super::{Family, GgufFamily};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
 use crate::facts::{ConfigExport, ConfigFields, FamilyFacts, GgufExport, GgufKeys};

@@ -8,7 +8,7 @@ use super::common::{
     gguf_rope, gguf_router, gguf_tied, layer_numbers, layer_types, normalised_sigmoid,
     partial_rope,
 };
-use super::{Family, GgufFamily, PLAIN, mixtral};
+use super::{Family, GgufFamily, mixtral};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
 use crate::experts::{Experts, Router};

@@ -6,7 +6,7 @@ use super::common::{
     Sizes, activation, gguf_rope, gguf_tied, gguf_window, gguf_windowed_layers, reach,
     windowed_layers,
 };
-use super::{Family, GgufFamily, PLAIN, olmo2};
+use super::{Family, GgufFamily, olmo2};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
 use crate::facts::{FamilyFacts, GgufVariant, VariantTrait};
