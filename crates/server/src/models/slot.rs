@@ -162,6 +162,11 @@ impl Slot {
         };
     }
 
+    /// Whether it is loaded and stays so.
+    pub fn is_ready(&self) -> bool {
+        matches!(self.phase, Phase::Ready(_))
+    }
+
     /// Closes a loaded model once it is idle.
     pub fn drain(&mut self) {
         if let Phase::Ready(loaded) = &self.phase {

@@ -1,7 +1,8 @@
 //! Restarts models whose step hangs.
 //!
 //! The engine's thread is stuck in the backend and cannot be stopped. It is abandoned: its requests
-//! fail, and the model is opened again. The thread keeps its memory until the step returns.
+//! fail, and the model is opened again, unless it was being unloaded. The thread keeps its memory until
+//! the step returns.
 
 use std::sync::{Arc, Weak};
 use std::time::Duration;
@@ -20,7 +21,7 @@ pub async fn run(models: Weak<Inner>) {
 }
 
 impl Inner {
-    /// Abandons models whose step exceeds its timeout and opens them again. Returns when to look
+    /// Abandons models whose step exceeds its timeout, and opens those again that were in use. Returns when to look
     /// again: a timeout is exceeded by a quarter at most, and never by more than a second.
     fn restart_hung(self: &Arc<Self>) -> Duration {
         let mut shortest = Duration::MAX;
@@ -35,18 +36,23 @@ impl Inner {
             let Some(time) = monitor.step_time().filter(|time| *time >= limit) else {
                 continue;
             };
+            let was_ready = slot.is_ready();
             tracing::error!(
                 model = slot.model.name,
                 seconds = time.as_secs_f64(),
-                "a step hangs: its requests fail, and the model is opened again"
+                opens_again = was_ready,
+                "a step hangs: the model's requests fail"
             );
             monitor.abandon();
             slot.drain();
-            abandoned.push(slot.model.name.clone());
+            abandoned.push((slot.model.name.clone(), was_ready));
         }
         drop(state);
-        for name in abandoned {
+        for (name, was_ready) in abandoned {
             self.wake.notify_one();
+            if !was_ready {
+                continue;
+            }
             let models = Models {
                 inner: Arc::clone(self),
             };

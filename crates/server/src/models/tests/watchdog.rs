@@ -81,7 +81,7 @@ async fn hung_model_is_restarted() {
 
 #[tokio::test]
 async fn model_that_hangs_while_closing_is_given_up() {
-    let (server, hold, opened) = server(Duration::from_millis(50));
+    let (server, hold, opened) = server(Duration::from_secs(2));
     let body = json!({ "messages": [{ "role": "user", "content": "hi" }] });
     let hanging = hold_steps(&hold);
     let mut request = Box::pin(server.post("/v1/chat/completions", &body));
@@ -91,6 +91,10 @@ async fn model_that_hangs_while_closing_is_given_up() {
     }
     drop(request);
     server.app.models.unload(MODEL).await.expect("it is closed");
+    // Nobody asked for it since.
+    tokio::time::sleep(Duration::from_millis(200)).await;
+    assert_eq!(opened.load(Ordering::SeqCst), 1);
+    becomes(&server.app.models, MODEL, "unloaded").await;
     drop(hanging);
     answers(&server, &body).await;
     assert!(opened.load(Ordering::SeqCst) >= 2);
