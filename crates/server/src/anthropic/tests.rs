@@ -287,6 +287,19 @@ async fn usage_separates_cached_tokens() {
     );
 }
 
+/// The Vercel AI SDK rejects `"citations": null`.
+#[tokio::test]
+async fn text_blocks_have_no_citations() {
+    let server = Harness::saying(&format!("<think>hm</think>\n\nOk{CALL}"));
+    for stream in [false, true] {
+        let body = request(json!({ "stream": stream, "tools": tools() }));
+        let reply = server.post("/v1/messages", &body).await;
+        let text = reply.text();
+        assert!(text.contains(r#""type":"text""#), "{text}");
+        assert!(!text.contains("citations"), "{text}");
+    }
+}
+
 #[tokio::test]
 async fn stream_events_are_complete_and_ordered() {
     let server = Harness::saying(&format!("<think>hm</think>\n\nOk{CALL}"));

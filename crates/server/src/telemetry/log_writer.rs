@@ -40,13 +40,19 @@ enum Entry {
 impl LogWriter {
     /// Starts the thread that writes to `output`.
     pub fn start(output: impl Write + Send + 'static) -> io::Result<Self> {
-        let (queue, entries) = mpsc::channel();
-        let counts = Arc::<Counts>::default();
-        let shared = Arc::clone(&counts);
+        let (writer, entries) = Self::new();
+        let counts = Arc::clone(&writer.counts);
         std::thread::Builder::new()
             .name("loquat-log".to_owned())
-            .spawn(move || write_all(output, &entries, &shared))?;
-        Ok(Self { queue, counts })
+            .spawn(move || write_all(output, &entries, &counts))?;
+        Ok(writer)
+    }
+
+    /// The other end of the queue is for the thread.
+    fn new() -> (Self, Receiver<Entry>) {
+        let (queue, entries) = mpsc::channel();
+        let counts = Arc::default();
+        (Self { queue, counts }, entries)
     }
 
     fn push(&self, line: &[u8]) {
@@ -119,6 +125,9 @@ impl Drop for LastLines {
 mod tests {
     use std::sync::Mutex;
 
+    use tracing::Dispatch;
+    use tracing::dispatcher::with_default;
+
     use super::*;
     use crate::config::{Log, Telemetry};
     use crate::telemetry::subscriber;
@@ -146,7 +155,7 @@ mod tests {
         const LINES: usize = 3000;
         let pipe = Pipe::default();
         let unread = pipe.unread.lock().unwrap();
-        let writer = LogWriter::start(pipe.clone()).unwrap();
+        let (writer, entries) = LogWriter::new();
         let (subscriber, _guard) = subscriber(
             &Log::default(),
             &Telemetry::default(),
@@ -154,7 +163,13 @@ mod tests {
             false,
         )
         .unwrap();
-        tracing::subscriber::with_default(subscriber, || {
+        let log = Dispatch::new(subscriber);
+        std::thread::spawn({
+            let (log, pipe) = (log.clone(), pipe.clone());
+            let counts = Arc::clone(&writer.counts);
+            move || with_default(&log, || write_all(pipe, &entries, &counts))
+        });
+        with_default(&log, || {
             let long = "x".repeat(1000);
             (0..LINES).for_each(|number| tracing::info!("{number} {long}"));
         });
@@ -162,8 +177,17 @@ mod tests {
         assert!(writer.counts.unwritten.load(Relaxed) <= MAX_UNWRITTEN);
         drop(unread);
         drop(LastLines(writer));
-        let text = String::from_utf8(pipe.text.lock().unwrap().clone()).unwrap();
         assert!(dropped > 0);
-        assert_eq!(text.lines().count() + dropped, LINES);
+        let report = format!("lines were dropped lines={dropped}");
+        // The report follows the lines that are in the queue.
+        let text = loop {
+            let text = String::from_utf8(pipe.text.lock().unwrap().clone()).unwrap();
+            if text.lines().count() + dropped > LINES {
+                break text;
+            }
+            std::thread::sleep(Duration::from_millis(1));
+        };
+        assert!(text.lines().any(|line| line.contains(&report)), "{report}");
+        assert_eq!(text.lines().count() + dropped, LINES + 1);
     }
 }
