@@ -49,6 +49,10 @@ def large_bodies():
             "/api/chat",
             distinct_fields('{"model":"chat","messages":[{"role":"user","content":"x"}],"options":{', "}}"),
         ),
+        "30 MB to fill in": (
+            "/infill",
+            filled('{"model":"chat","input_suffix":"x","input_prefix":"', "word ", '"}'),
+        ),
         "30 MB of brackets": ("/api/chat", filled('{"model":"chat","x":', "[", "")),
         "30 MB of inputs": ("/v1/embeddings", filled('{"model":"chat","input":[', '"x",', '"x"]}')),
     }
@@ -153,6 +157,25 @@ def hostile_value(client, record, rng):
     record.expect("hostile value", answer, {200, 400, 404, 409, 413})
 
 
+LONG_TEXT = "word " * 200_000
+LONG_TEXTS = [
+    ("/infill", {"input_prefix": LONG_TEXT, "input_suffix": "x"}),
+    ("/infill", {"input_prefix": "x", "input_suffix": LONG_TEXT}),
+    ("/infill", {"input_prefix": "x", "input_suffix": "x", "input_extra": [{"text": LONG_TEXT}]}),
+    ("/v1/completions", {"prompt": "x", "suffix": LONG_TEXT}),
+    ("/api/generate", {"prompt": LONG_TEXT, "raw": True, "stream": False}),
+    ("/v1/messages/count_tokens", {"messages": user(LONG_TEXT)}),
+    ("/tokenize", {"messages": user(LONG_TEXT)}),
+    ("/apply-template", {"messages": user(LONG_TEXT)}),
+]
+
+
+def hostile_text(client, record, rng):
+    """A megabyte of text on each route that tokenizes."""
+    path, body = rng.choice(LONG_TEXTS)
+    record.expect("long text", client.post(path, {"model": CHAT, **body}), {200, 400})
+
+
 BODIES = [b"", b"null", b"[]", b"{}", b'"' * 9, b"[" * 500_000, b'{"a":' * 100_000, b"\xff\xfe{}"]
 BODIES += [b'{"prompt": 1e999999}']
 JSON_PATHS = ["/v1/chat/completions", "/v1/messages", "/v1/responses", "/api/chat", "/completion"]
@@ -166,9 +189,8 @@ def hostile_json(client, record, rng):
 
 
 def hostile(client, record, rng):
-    rng.choice([hostile_constraint, hostile_constraint, hostile_value, hostile_value, hostile_json])(
-        client, record, rng
-    )
+    kinds = [hostile_constraint, hostile_constraint, hostile_value, hostile_value]
+    rng.choice([*kinds, hostile_text, hostile_json])(client, record, rng)
 
 
 def costly(client, record, rng):

@@ -53,7 +53,7 @@ RESPONSE_ENDS = tuple(
 )
 MESSAGE_ENDS = (b'"type":"message_stop"',)
 LINE_ENDS = (b'"done":true',)
-LLAMA_ENDS = (b'"stop":true', b"data: [DONE]", b'"error":')
+LLAMA_ENDS = (b'"stop":true',)
 
 
 def openai(name, body):
