@@ -38,6 +38,7 @@ mod page;
 mod reload;
 mod reply;
 mod router;
+mod samplers;
 mod sampling;
 pub mod telemetry;
 #[cfg(test)]

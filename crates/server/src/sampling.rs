@@ -10,14 +10,17 @@ use serde_json::{Map, Value, json};
 use crate::error::ApiError;
 use crate::field::FieldPath;
 use crate::logit_bias::LogitBias;
+use crate::samplers::SAMPLERS;
 
 /// The size of all texts of a parameter, in bytes: bounds the time to tokenize them.
 pub const MAX_WORD_BYTES: usize = 65_536;
 
-/// The names of Ollama and llama.cpp for the engine's parameters; all others go by the engine's own.
-pub const ALIASES: [(&str, &str); 2] = [
+/// The names of Ollama, llama.cpp and vLLM for the engine's parameters; all others go by the engine's
+/// own.
+pub const ALIASES: [(&str, &str); 3] = [
     ("repeat_penalty", "repetition_penalty"),
     ("repeat_last_n", "penalty_last_n"),
+    ("allowed_token_ids", "allowed_tokens"),
 ];
 
 /// The parameter that this alias names.
@@ -59,6 +62,13 @@ pub fn apply(
         let left_out = DEFAULT_ORDER.iter().filter(|step| !order.contains(step));
         left_out.for_each(|step| params.switch_off(*step));
     }
+    let samplers = match overrides.get(SAMPLERS) {
+        Some(_) if overrides.contains_key("order") => {
+            return Err(invalid(SAMPLERS, "and `order` set the same; send only one"));
+        }
+        Some(samplers) => Some(steps(SAMPLERS, samplers)?),
+        None => None,
+    };
     let mut reader = ParameterReader {
         tokenizer,
         forbidden: Vec::new(),
@@ -69,9 +79,14 @@ pub fn apply(
         }
     }
     forbid(&mut params, reader.forbidden)?;
-    let unknown = overrides
-        .keys()
-        .find(|name| PARAMETERS.iter().all(|known| known.name != name.as_str()));
+    if let Some(order) = samplers {
+        // In llama.cpp other steps are off, whatever the request sets for them.
+        let left_out = DEFAULT_ORDER.iter().filter(|step| !order.contains(step));
+        left_out.for_each(|step| params.switch_off(*step));
+        params.order = order;
+    }
+    let mut names = overrides.keys().filter(|name| *name != SAMPLERS);
+    let unknown = names.find(|name| PARAMETERS.iter().all(|known| known.name != name.as_str()));
     match unknown {
         Some(name) => Err(invalid(name, "is not a sampling parameter")),
         None => Ok(params),

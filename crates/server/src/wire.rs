@@ -7,7 +7,7 @@ use axum::extract::{FromRequest, Request};
 use axum::http::{HeaderMap, HeaderValue};
 use axum::response::{IntoResponse, Response};
 use bytes::Bytes;
-use loquat_engine::PARAMETERS;
+use loquat_engine::{PARAMETERS, SamplingStep};
 use serde::de::DeserializeOwned;
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
@@ -19,6 +19,7 @@ use crate::field::{Field, FieldPath};
 use crate::json_body;
 use crate::openai::answer_format::AnswerFormatFields;
 use crate::openapi;
+use crate::samplers::{self, SAMPLERS, Samplers};
 use crate::sampling;
 use crate::tool_types;
 use crate::unknown_fields::{FieldChecker, FieldPolicy, Findings};
@@ -26,6 +27,8 @@ use crate::unknown_fields::{FieldChecker, FieldPolicy, Findings};
 /// Lists the fields of a request that had no effect.
 pub const IGNORED_HEADER: &str = "x-loquat-ignored";
 
+/// Of a body for [`parse_optional`], in bytes.
+const LONGEST_OPTIONAL: usize = 64 << 10;
 /// Of [`IGNORED_HEADER`], in bytes.
 const LONGEST_HEADER: usize = 2048;
 /// Of a name in [`IGNORED_HEADER`], in characters.
@@ -50,8 +53,11 @@ pub trait WireRequest: DeserializeOwned {
     /// Nested fields that have no effect, with the reason, as the header names them: by their path
     /// without indices, or by their name if they occur in several places.
     const IGNORED_NESTED: FieldTables<&'static str> = &[];
-    /// Fields of the dialect that are not implemented, with the reason. False counts as omitted.
+    /// Fields of the dialect that are not implemented, with the reason. False, an empty text and an
+    /// empty list count as omitted.
     const REFUSED: FieldTables<Field> = &[];
+    /// Nested fields that are refused, with the reason, by their path without indices.
+    const REFUSED_NESTED: FieldTables<&'static str> = &[];
     /// Whether the body may have the engine's sampling parameters beside its fields.
     const SAMPLING: bool = false;
     /// Whether the body may have the fields that constrain an answer beside its own.
@@ -102,13 +108,23 @@ impl<T: WireRequest> JsonBody<T> {
             if let Some((name, _)) = ignores {
                 ignored.push(*name);
             } else if let Some((field, reason)) = refuses {
-                if value != Value::Bool(false) {
+                if !is_empty(&value) {
                     return Err(ApiError::unsupported(*field, reason));
                 }
             } else if T::SAMPLING && PARAMETERS.iter().any(|known| known.name == name) {
                 sampling::insert(&mut sampling, &name, name.clone(), value)?;
             } else if let Some(parameter) = sampling::alias(&name).filter(|_| T::SAMPLING) {
                 sampling::insert(&mut sampling, &name, parameter.to_owned(), value)?;
+            } else if T::SAMPLING && name == SAMPLERS {
+                let Samplers {
+                    steps,
+                    ignores_infill,
+                } = Samplers::read(&value)?;
+                let steps = steps.into_iter().map(SamplingStep::name);
+                sampling.insert(name, steps.collect());
+                if ignores_infill {
+                    ignored.push(samplers::IGNORED.0);
+                }
             } else if T::ANSWER_FORMAT && AnswerFormatFields::NAMES.contains(&name.as_str()) {
                 answer_format.insert(name, value);
             } else {
@@ -125,6 +141,16 @@ impl<T: WireRequest> JsonBody<T> {
     }
 }
 
+/// Whether clients send the value of a field that they do not use. An empty object may enable one.
+fn is_empty(value: &Value) -> bool {
+    match value {
+        Value::Null | Value::Bool(false) => true,
+        Value::String(text) => text.is_empty(),
+        Value::Array(items) => items.is_empty(),
+        Value::Bool(true) | Value::Number(_) | Value::Object(_) => false,
+    }
+}
+
 fn object(bytes: &[u8]) -> Result<Map<String, Value>, ApiError> {
     match json_body::parse(bytes)? {
         Value::Object(fields) => Ok(fields),
@@ -134,10 +160,15 @@ fn object(bytes: &[u8]) -> Result<Map<String, Value>, ApiError> {
     }
 }
 
-/// Parses a body that may be omitted. Refuses unknown fields.
+/// Parses a body that may be omitted, and is short. Refuses unknown fields.
 pub fn parse_optional<T: WireRequest + Default>(body: &[u8]) -> Result<T, ApiError> {
     match body {
         [] => Ok(T::default()),
+        // It is parsed on an async thread.
+        body if body.len() > LONGEST_OPTIONAL => {
+            let message = format!("the request body exceeds {LONGEST_OPTIONAL} bytes");
+            Err(ApiError::new(ErrorKind::TooLarge, message).code("request_too_large"))
+        }
         body => Ok(JsonBody::from_fields(object(body)?)?.value),
     }
 }

@@ -374,3 +374,14 @@ async fn config_is_shown_without_secrets_and_reloaded() {
     let reply = call(&server, USER, Method::GET, "/v1/models", Value::Null).await;
     assert_eq!(reply.status(), StatusCode::UNAUTHORIZED);
 }
+
+/// They are parsed on async threads.
+#[tokio::test]
+async fn long_bodies_are_refused() {
+    let server = server();
+    let long = json!({ "patience": 1, "model": "x".repeat(64 << 10) });
+    for path in ["cache/clear", "models/gpt/unload", "models/gpt/load"] {
+        let reply = admin(&server, Method::POST, path, long.clone()).await;
+        assert_eq!(reply.status(), StatusCode::PAYLOAD_TOO_LARGE, "{path}");
+    }
+}

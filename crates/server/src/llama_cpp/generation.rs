@@ -21,6 +21,7 @@ use crate::error::ApiError;
 use crate::field::Field;
 use crate::frames;
 use crate::models::Lease;
+use crate::samplers::SAMPLERS;
 use crate::sampling;
 use crate::wire::with_ignored_header;
 
@@ -235,6 +236,8 @@ fn settings(
     output: &OutputOptions,
 ) -> Map<String, Value> {
     let mut settings = sampling::values(&generate.sampling);
+    let order = settings.get("order").cloned();
+    settings.extend(order.map(|order| (SAMPLERS.to_owned(), order)));
     let n_probs = generate
         .logprobs
         .map_or(0, |logprobs| logprobs.alternatives);

@@ -320,6 +320,99 @@ async fn every_form_of_bias_changes_the_text() {
 }
 
 #[tokio::test]
+async fn only_allowed_tokens_are_generated() {
+    let server = Harness::saying("hello");
+    let token = json!({ "content": "x" });
+    let token = server.post("/tokenize", &token).await.json()["tokens"].clone();
+    for name in ["allowed_token_ids", "allowed_tokens"] {
+        let body = json!({ "prompt": PROMPT, "max_tokens": 3, (name): token });
+        let reply = server.post("/v1/completions", &body).await;
+        assert_eq!(
+            reply.json()["choices"][0]["text"],
+            "xxx",
+            "{}",
+            reply.text()
+        );
+    }
+}
+
+#[tokio::test]
+async fn samplers_are_the_only_steps() {
+    let server = Harness::saying("hello");
+    for (samplers, steps, ignored) in [
+        (
+            json!(["top_k", "typ_p", "temperature"]),
+            json!(["top_k", "typical_p", "temperature"]),
+            None,
+        ),
+        // llama.vim's.
+        (
+            json!(["top_k", "top_p", "infill"]),
+            json!(["top_k", "top_p"]),
+            Some("samplers[infill]"),
+        ),
+        (json!([]), json!([]), None),
+        (
+            json!("edskypmxt"),
+            json!([
+                "penalties",
+                "dry",
+                "top_n_sigma",
+                "top_k",
+                "typical_p",
+                "top_p",
+                "min_p",
+                "xtc",
+                "temperature",
+            ]),
+            None,
+        ),
+    ] {
+        // Parameters of other steps have no effect, as in llama.cpp.
+        let body = json!({ "prompt": PROMPT, "n_predict": 2, "samplers": samplers, "top_k": 40,
+            "top_p": 0.5, "min_p": 0.2, "temperature": 0.3 });
+        let reply = server.post("/completion", &body).await;
+        assert_eq!(reply.status(), StatusCode::OK, "{}", reply.text());
+        let header = reply.response.headers().get("x-loquat-ignored");
+        assert_eq!(header.and_then(|text| text.to_str().ok()), ignored);
+        let json = reply.json();
+        let settings = &json["generation_settings"];
+        assert_eq!(
+            (&settings["order"], &settings["samplers"]),
+            (&steps, &steps)
+        );
+        let includes = |step: &str| {
+            steps
+                .as_array()
+                .is_some_and(|all| all.contains(&json!(step)))
+        };
+        if !includes("min_p") {
+            assert_eq!(settings["min_p"], 0.0, "{samplers}");
+        }
+        if !includes("temperature") {
+            assert_eq!(settings["temperature"], 1.0, "{samplers}");
+        }
+        if includes("top_k") {
+            assert_eq!(settings["top_k"], 40, "{samplers}");
+        }
+    }
+    for (more, param) in [
+        (json!({ "samplers": ["top_kk"] }), "samplers"),
+        (json!({ "samplers": "q" }), "samplers"),
+        (json!({ "samplers": 1 }), "samplers"),
+        (
+            json!({ "samplers": ["top_k"], "order": ["top_p"] }),
+            "samplers",
+        ),
+    ] {
+        let mut body = more;
+        body["prompt"] = json!(PROMPT);
+        let reply = server.post("/completion", &body).await;
+        assert_eq!(reply.json()["error"]["param"], param, "{body}");
+    }
+}
+
+#[tokio::test]
 async fn infill_writes_between_prefix_and_suffix() {
     let server = coder("return a + b");
     let body = json!({

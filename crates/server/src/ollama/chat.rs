@@ -20,6 +20,7 @@ use super::think::{OllamaFormat, OllamaThink};
 use crate::app::App;
 use crate::caller::Caller;
 use crate::error::ApiError;
+use crate::field::Field;
 use crate::lowering::StopFlag;
 use crate::models::Loaded;
 use crate::wire::{FieldTables, JsonBody, WireRequest};
@@ -57,14 +58,12 @@ pub struct OllamaChatRequest {
     pub logprobs: Option<bool>,
     /// Number of alternatives to each token, at most 20. Needs `logprobs`.
     pub top_logprobs: Option<usize>,
-    /// Must not be true: prompts that exceed the context are refused.
-    pub truncate: Option<bool>,
-    /// Must not be true: contexts are not shifted.
-    pub shift: Option<bool>,
 }
 
 impl WireRequest for OllamaChatRequest {
     const IGNORED_NESTED: FieldTables<&'static str> = &[options::IGNORED, keep_alive::IGNORED];
+    const REFUSED: FieldTables<Field> = &[response::REFUSED];
+    const REFUSED_NESTED: FieldTables<&'static str> = &[options::REFUSED, message::REFUSED];
 }
 
 /// A reply, or a line of it.
@@ -118,10 +117,7 @@ pub async fn chat(
         keep_alive,
         logprobs,
         top_logprobs,
-        truncate,
-        shift,
     } = body.value;
-    response::refuse_truncation(truncate, shift)?;
     let logprobs = response::logprobs(logprobs, top_logprobs)?;
     let messages = messages.filter(|messages| !messages.is_empty());
     let lower = messages.map(|messages| {

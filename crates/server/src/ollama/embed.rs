@@ -57,6 +57,7 @@ pub struct OllamaEmbedRequest {
 
 impl WireRequest for OllamaEmbedRequest {
     const IGNORED_NESTED: FieldTables<&'static str> = &[options::ALL_IGNORED, keep_alive::IGNORED];
+    const REFUSED_NESTED: FieldTables<&'static str> = &[options::REFUSED];
     const REFUSED: FieldTables<Field> = &[&[(Field::Dimensions, "vectors are not shortened")]];
 }
 
@@ -95,6 +96,7 @@ pub struct OllamaEmbeddingsRequest {
 
 impl WireRequest for OllamaEmbeddingsRequest {
     const IGNORED_NESTED: FieldTables<&'static str> = &[options::ALL_IGNORED, keep_alive::IGNORED];
+    const REFUSED_NESTED: FieldTables<&'static str> = &[options::REFUSED];
 }
 
 /// The model's vector, not normalized.

@@ -16,7 +16,7 @@ use utoipa::ToSchema;
 
 use super::answer::{LoweredPrompt, ReplyRequest};
 use super::keep_alive::{self, OllamaKeepAlive};
-use super::message::check_images;
+use super::message;
 use super::options::{self, Options};
 use super::response::{self, OllamaLineHead, ReplyLine, ReplyPiece};
 use super::think::{OllamaFormat, OllamaThink};
@@ -67,25 +67,28 @@ pub struct OllamaGenerateRequest {
     /// The text that follows: the model writes what is between the prompt and it, without its chat
     /// template. Refused if the model has no fill-in-the-middle tokens.
     pub suffix: Option<String>,
-    /// Must be empty: the model's template is used, or none with `raw`.
-    pub template: Option<String>,
-    /// Must be empty: use `/api/chat` for conversations.
-    pub context: Option<Vec<u32>>,
-    /// Must be empty: this server reads text only.
-    pub images: Option<Vec<String>>,
-    /// Must not be true: prompts that exceed the context are refused.
-    pub truncate: Option<bool>,
-    /// Must not be true: contexts are not shifted.
-    pub shift: Option<bool>,
 }
 
 impl WireRequest for OllamaGenerateRequest {
     const IGNORED_NESTED: FieldTables<&'static str> = &[options::IGNORED, keep_alive::IGNORED];
-    const REFUSED: FieldTables<Field> = &[&[
-        (Field::Width, NO_IMAGES),
-        (Field::Height, NO_IMAGES),
-        (Field::Steps, NO_IMAGES),
-    ]];
+    const REFUSED: FieldTables<Field> = &[
+        &[
+            (
+                Field::Template,
+                "the model's template is used, or none with `raw`",
+            ),
+            (
+                Field::Context,
+                "it is deprecated in Ollama; send the messages to /api/chat",
+            ),
+            (Field::Images, message::TEXT_ONLY),
+            (Field::Width, NO_IMAGES),
+            (Field::Height, NO_IMAGES),
+            (Field::Steps, NO_IMAGES),
+        ],
+        response::REFUSED,
+    ];
+    const REFUSED_NESTED: FieldTables<&'static str> = &[options::REFUSED];
 }
 
 /// An answer, or a line of it.
@@ -131,23 +134,7 @@ pub async fn generate(
         logprobs,
         top_logprobs,
         suffix,
-        template,
-        context,
-        images,
-        truncate,
-        shift,
     } = body.value;
-    check_images(Field::Images, images)?;
-    check_empty(
-        Field::Template,
-        template,
-        "the model's template is used, or none with `raw`",
-    )?;
-    if context.is_some_and(|context| !context.is_empty()) {
-        let reason = "it is deprecated in Ollama; send the messages to /api/chat";
-        return Err(ApiError::unsupported(Field::Context, reason));
-    }
-    response::refuse_truncation(truncate, shift)?;
     let logprobs = response::logprobs(logprobs, top_logprobs)?;
     let fields = PromptFields {
         prompt: prompt.unwrap_or_default(),
@@ -176,14 +163,6 @@ pub async fn generate(
     request
         .answer::<OllamaGenerateResponse>(&app, caller, lower)
         .await
-}
-
-fn check_empty(field: Field, value: Option<String>, reason: &str) -> Result<(), ApiError> {
-    if value.is_none_or(|value| value.is_empty()) {
-        Ok(())
-    } else {
-        Err(ApiError::unsupported(field, reason))
-    }
 }
 
 /// The fields that make up the prompt.

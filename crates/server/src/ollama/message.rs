@@ -216,17 +216,18 @@ impl PendingCalls {
     }
 }
 
-/// Refuses images.
-pub fn check_images(
-    field: impl Into<FieldPath>,
-    images: Option<Vec<String>>,
-) -> Result<(), ApiError> {
+fn check_images(field: FieldPath, images: Option<Vec<String>>) -> Result<(), ApiError> {
     if images.is_none_or(|images| images.is_empty()) {
         Ok(())
     } else {
-        Err(ApiError::unsupported(field, "this server reads text only"))
+        Err(ApiError::unsupported(field, TEXT_ONLY))
     }
 }
+
+pub const TEXT_ONLY: &str = "this server reads text only";
+
+/// Fields of messages that are refused, with the reason.
+pub const REFUSED: &[(&str, &str)] = &[("messages.images", TEXT_ONLY)];
 
 fn check_type(field: FieldPath, kind: Option<String>) -> Result<(), ApiError> {
     match kind.as_deref() {

@@ -38,7 +38,9 @@ pub const IGNORED: &[(&str, &str)] = &[
 /// For requests that generate nothing.
 pub const ALL_IGNORED: &[(&str, &str)] = &[("options", "embeddings are not sampled")];
 
-const REFUSED: [(Field, &str); 1] = [(Field::TfsZ, "it is deprecated in Ollama; use `min_p`")];
+/// Options that are refused, with the reason.
+pub const REFUSED: &[(&str, &str)] =
+    &[("options.tfs_z", "it is deprecated in Ollama; use `min_p`")];
 
 /// The options of a request for one model.
 #[derive(Debug, PartialEq)]
@@ -103,13 +105,10 @@ impl Options {
             "seed" if value.as_i64().is_some_and(|seed| seed < 0) => {}
             _ => {
                 let ours = sampling::alias(name).unwrap_or(name);
-                if let Some((ignored, _)) =
-                    IGNORED.iter().find(|(known, _)| *known == field.as_str())
-                {
+                let is_listed = |(path, _): &&(&str, &str)| *path == field.as_str();
+                if let Some((ignored, _)) = IGNORED.iter().find(is_listed) {
                     self.ignored.push(ignored);
-                } else if let Some((_, reason)) =
-                    REFUSED.iter().find(|(known, _)| known.name() == name)
-                {
+                } else if let Some((_, reason)) = REFUSED.iter().find(is_listed) {
                     return Err(ApiError::unsupported(field, reason));
                 } else {
                     let field = field.to_string();
@@ -123,16 +122,12 @@ impl Options {
 
 /// The names of all options.
 fn known_names() -> impl Iterator<Item = &'static str> {
-    let ignored = IGNORED.iter();
-    let ignored = ignored.filter_map(|(path, _)| path.strip_prefix("options."));
-    let refused = REFUSED.iter().map(|(field, _)| field.name());
+    let listed = IGNORED.iter().chain(REFUSED);
+    let listed = listed.filter_map(|(path, _)| path.strip_prefix("options."));
     let aliases = ALIASES.iter().map(|(theirs, _)| *theirs);
     let parameters = PARAMETERS.iter().map(|parameter| parameter.name);
     let own = ["stop", "num_predict"].into_iter();
-    own.chain(ignored)
-        .chain(refused)
-        .chain(aliases)
-        .chain(parameters)
+    own.chain(listed).chain(aliases).chain(parameters)
 }
 
 fn is_known(name: &str) -> bool {

@@ -91,17 +91,13 @@ pub fn logprobs(enabled: Option<bool>, top: Option<usize>) -> Result<Option<Logp
     }
 }
 
-/// Refuses to truncate a conversation or to shift a context.
-pub fn refuse_truncation(truncate: Option<bool>, shift: Option<bool>) -> Result<(), ApiError> {
-    let fields = [(Field::Truncate, truncate), (Field::Shift, shift)];
-    match fields.iter().find(|(_, value)| *value == Some(true)) {
-        None => Ok(()),
-        Some((field, _)) => Err(ApiError::unsupported(
-            *field,
-            "prompts that exceed the context are refused",
-        )),
-    }
-}
+/// Fields of requests for replies that are refused, with the reason.
+pub const REFUSED: &[(Field, &str)] = &[
+    (Field::Truncate, NO_TRUNCATION),
+    (Field::Shift, NO_TRUNCATION),
+];
+
+const NO_TRUNCATION: &str = "prompts that exceed the context are refused";
 
 /// A line of an endpoint's stream, or its whole reply.
 pub trait ReplyLine: Serialize + Send + 'static {

@@ -6,6 +6,7 @@ use super::RequestBody;
 use super::parameters;
 use super::refusals::{GENERATING, REFUSALS, Refusal, RefusalScope, schema_of};
 use crate::dialect::Dialect;
+use crate::samplers;
 use crate::wire::entries;
 
 /// Paths that need no key.
@@ -74,10 +75,14 @@ fn widen(properties: &mut Map<String, Value>, body: &RequestBody) {
 }
 
 fn fates(body: &RequestBody) -> Value {
+    let samplers = body.sampling.then_some(&samplers::IGNORED);
     let ignored = entries(body.ignored).chain(entries(body.within));
+    let ignored = ignored.chain(samplers);
     let ignored = ignored.map(|(field, why)| (*field, "ignored", why));
-    let refused = entries(body.refused);
-    let refused = refused.map(|(field, why)| (field.name(), "refused", why));
+    let refused = entries(body.refused).map(|(field, why)| (field.name(), why));
+    let nested = entries(body.refused_within).map(|(field, why)| (*field, why));
+    let refused = refused.chain(nested);
+    let refused = refused.map(|(field, why)| (field, "refused", why));
     let fates = ignored.chain(refused);
     fates
         .map(|(field, fate, why)| json!({ "field": field, "fate": fate, "why": why }))

@@ -127,6 +127,7 @@ struct RequestBody {
     ignored: FieldTables<&'static str>,
     within: FieldTables<&'static str>,
     refused: FieldTables<Field>,
+    refused_within: FieldTables<&'static str>,
 }
 
 const fn request_body<T: WireRequest + ToSchema>() -> RequestBody {
@@ -137,6 +138,7 @@ const fn request_body<T: WireRequest + ToSchema>() -> RequestBody {
         ignored: T::IGNORED,
         within: T::IGNORED_NESTED,
         refused: T::REFUSED,
+        refused_within: T::REFUSED_NESTED,
     }
 }
 

@@ -5,6 +5,7 @@ use serde_json::{Map, Value, json};
 use utoipa::PartialSchema;
 
 use crate::openai::answer_format::AnswerFormatFields;
+use crate::samplers::SAMPLERS;
 use crate::sampling::ALIASES;
 
 /// The fields that constrain an answer.
@@ -18,7 +19,20 @@ pub fn answer_format() -> Map<String, Value> {
 pub fn sampling() -> Map<String, Value> {
     let all = PARAMETERS.iter();
     let named = all.map(|parameter| (parameter.name.to_owned(), property(parameter)));
-    named.chain(ALIASES.iter().filter_map(alias)).collect()
+    let aliases = ALIASES.iter().filter_map(alias);
+    named.chain(aliases).chain([samplers()]).collect()
+}
+
+fn samplers() -> (String, Value) {
+    let schema = json!({
+        "oneOf": [
+            { "type": "array", "items": { "type": "string" } },
+            { "type": "string" },
+        ],
+        "description": "llama.cpp's form of `order`: a list of names, or a text of its letters. The \
+            parameters of other steps have no effect",
+    });
+    (SAMPLERS.to_owned(), schema)
 }
 
 fn alias((theirs, ours): &(&str, &str)) -> Option<(String, Value)> {

@@ -17,12 +17,13 @@ operate the server see [serve.md](serve.md).
 An **ignored** field does not affect the response. The response names it in the header
 `x-loquat-ignored`. A name without a path is that of a field that can occur in several places, such
 as `cache_control` of any block. A **refused** field causes an error with status 400 that names it.
-`null` counts as omitted, and so does `false` for a refused field.
+`null` counts as omitted, and so do `false`, an empty text and an empty list for a refused field.
 
 An unknown field is refused if at most two letters differ from a known field (one in short names),
 and the error suggests that field. Any other unknown field is ignored, at every depth, and the header
 names it by its path without indices: `messages.content.x`. With `strict_fields` in the
-[configuration](config.md), every unknown field is refused.
+[configuration](config.md), every unknown field is refused. So is a request with more than 1000
+distinct unknown fields.
 
 Other differences from the request have headers of their own: `x-loquat-max-tokens` is the most
 tokens of the reply if the request's limit exceeds the room that its prompt leaves,

@@ -121,6 +121,10 @@ impl WireRequest for ChatCompletionRequest {
                 "prompts stay cached while there is memory",
             ),
             ("verbosity", "no supported model is trained for it"),
+            (
+                "prediction",
+                "it could make an answer faster, and changes none",
+            ),
             ("add_special_tokens", "the template adds special tokens"),
         ],
     ];
@@ -142,7 +146,6 @@ impl WireRequest for ChatCompletionRequest {
         options::REFUSED,
         &[
             (Field::Audio, "this server writes text only"),
-            (Field::Prediction, "predictions are not used"),
             (Field::WebSearchOptions, "this server does not search"),
             (Field::Functions, "use `tools`"),
             (Field::FunctionCall, "use `tool_choice`"),

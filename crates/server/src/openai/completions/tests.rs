@@ -330,7 +330,10 @@ async fn invalid_fields_are_named() {
             json!({ "guided_regex": "a", "guided_choice": ["b"] }),
             json!("guided_choice"),
         ),
-        (json!({ "messages": [] }), json!("messages")),
+        (
+            json!({ "messages": [{ "role": "user" }] }),
+            json!("messages"),
+        ),
     ];
     let server = Harness::saying("Hi");
     for (more, param) in cases {

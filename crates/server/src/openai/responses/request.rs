@@ -79,6 +79,15 @@ impl WireRequest for ResponseRequest {
         ),
         ("client_metadata", "clients are identified by their keys"),
         ("cache_prompt", "prompts share every common prefix"),
+        ("prompt_cache_options", "every prompt is cached"),
+        (
+            "max_tool_calls",
+            "it limits built-in tools, and there are none",
+        ),
+        (
+            "context_management",
+            "conversations are not shortened; those that exceed the context are refused",
+        ),
     ]];
     const IGNORED_NESTED: FieldTables<&'static str> = &[&[
         ("reasoning.summary", "reasoning is returned in full"),
@@ -112,13 +121,7 @@ impl WireRequest for ResponseRequest {
             "continue a response with `previous_response_id`",
         ),
         (Field::Prompt, "prompts are not stored; send it as `input`"),
-        (
-            Field::MaxToolCalls,
-            "it limits built-in tools, and there are none",
-        ),
         (Field::Moderation, "this server does not moderate"),
-        (Field::ContextManagement, "conversations are not shortened"),
-        (Field::PromptCacheOptions, "every prompt is cached"),
     ]];
     const SAMPLING: bool = true;
     const TOOL_TYPES: &'static [&'static str] = &["function"];

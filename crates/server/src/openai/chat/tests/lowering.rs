@@ -339,9 +339,8 @@ fn invalid_field_is_named() {
         ),
         (json!({ "chat_template_kwargs": 1 }), "chat_template_kwargs"),
         (json!({ "audio": {} }), "audio"),
-        (json!({ "prediction": {} }), "prediction"),
         (json!({ "web_search_options": {} }), "web_search_options"),
-        (json!({ "functions": [] }), "functions"),
+        (json!({ "functions": [{ "name": "f" }] }), "functions"),
         (json!({ "function_call": "auto" }), "function_call"),
     ];
     for (more, param) in cases {

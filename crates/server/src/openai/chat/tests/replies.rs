@@ -200,6 +200,7 @@ async fn log_probabilities_cover_the_text() {
 #[tokio::test]
 async fn ignored_fields_are_listed() {
     let more = json!({ "user": "me", "store": false, "metadata": {}, "verbosity": "low",
+        "prediction": { "type": "content", "content": "{}" },
         "response_format": { "type": "json_schema", "json_schema": { "name": "x",
             "description": "y", "schema": { "type": "object", "properties": {} } } } });
     let reply = Harness::saying("{}").post(ROUTE, &request(&more)).await;
@@ -209,7 +210,7 @@ async fn ignored_fields_are_listed() {
         .expect("plain");
     assert_eq!(
         named,
-        "user, store, metadata, verbosity, response_format.json_schema.description"
+        "user, store, metadata, verbosity, prediction, response_format.json_schema.description"
     );
 }
 
@@ -242,7 +243,7 @@ async fn unservable_requests_are_refused() {
             json!("unknown_parameter"),
         ),
         (
-            json!({ "functions": [] }),
+            json!({ "functions": [{ "name": "f" }] }),
             400,
             json!("functions"),
             json!("unsupported_parameter"),

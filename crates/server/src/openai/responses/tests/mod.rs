@@ -277,11 +277,15 @@ async fn response_has_reasoning_text_and_calls() {
         "metadata": { "a": "b" },
         "temperature": 0.5,
         "reasoning": { "summary": "auto" },
+        "max_tool_calls": 3,
+        "context_management": [{ "type": "compaction", "compact_threshold": 100_000 }],
+        "prompt_cache_options": { "mode": "implicit" },
     });
     let reply = server.post("/v1/responses", &request(fields)).await;
     let ignored = reply.response.headers().get(IGNORED_HEADER);
     let ignored = ignored.and_then(|ignored| ignored.to_str().ok());
-    assert_eq!(ignored, Some("reasoning.summary"));
+    let expected = "max_tool_calls, context_management, prompt_cache_options, reasoning.summary";
+    assert_eq!(ignored, Some(expected));
     let response = reply.json();
     assert_eq!(response["object"], "response");
     assert_eq!(response["status"], "completed");
