@@ -86,7 +86,7 @@ pub struct SessionOptions {
     pub max_sequences: usize,
     /// Most new tokens over all rows of one step.
     pub max_step_tokens: usize,
-    /// CPU threads; `None` uses one per core this process may use.
+    /// CPU threads; `None` uses one per physical core that this process may use.
     pub threads: Option<usize>,
     /// Which arithmetic the session promises.
     pub precision: Precision,
