@@ -200,8 +200,7 @@ unsafe fn tokens<const N: usize, R, U, P, const SPLIT: bool, const MINS: bool>(
     let (lines, planes) = form.codes.block_bytes();
     let (scale_bytes, min_bytes) = form.element_bytes();
     let sub_scale_bytes = form.sub_scale_bytes();
-    // `check` has seen that a form with minimums has no zero.
-    let bias = U::OFFSET - if MINS { 0 } else { form.zero };
+    let bias = U::OFFSET - form.zero();
     let mut left_in_run = 0;
     let mut at = tile.bytes.as_ptr();
     // SAFETY: `check` has matched the tile's length with its form, so that every run has its
