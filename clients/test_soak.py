@@ -2,13 +2,17 @@
 
 import os
 
+from soak.health import MAX_HEALTH_SECONDS
 from soak.run import soak
 
-SECONDS = 600 if os.environ.get("LOQUAT_FULL") else 10
+IS_FULL = bool(os.environ.get("LOQUAT_FULL"))
+SECONDS = 600 if IS_FULL else 10
+# CI's machine may be busy with other work.
+HEALTH_SECONDS = MAX_HEALTH_SECONDS if IS_FULL else 30.0
 
 
 def test_server_survives_everything(tmp_path, capsys):
-    report = soak(tmp_path, SECONDS)
+    report = soak(tmp_path, SECONDS, max_health_seconds=HEALTH_SECONDS)
     with capsys.disabled():
         print(f"\n{report}")
     assert not report.problems

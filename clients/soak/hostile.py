@@ -17,9 +17,15 @@ def filled(before, piece, after):
     return (before + piece * count + after).encode()
 
 
+def distinct_fields(before, after):
+    """A body with a million fields that differ, which fit in the memory of a body."""
+    fields = ",".join(f'"field_{at:07}":1' for at in range(1_000_000))
+    return (before + fields + after).encode()
+
+
 @functools.cache
 def large_bodies():
-    """Bodies of 30 MB by name: their path and their bytes."""
+    """Bodies of 20 to 30 MB by name: their path and their bytes."""
     tokenize, chat = '{"model":"chat","content":"', '{"model":"chat","messages":'
     return {
         "30 MB of words": ("/tokenize", filled(tokenize, "word ", '"}')),
@@ -35,6 +41,14 @@ def large_bodies():
         ),
         "30 MB of numbers": ("/v1/completions", filled('{"model":"chat","prompt":[', "1,", "1]}")),
         "30 MB of fields": ("/v1/messages", filled('{"model":"chat","x":{', '"k":{},', '"k":{}}}')),
+        "a million unknown fields": (
+            "/v1/completions",
+            distinct_fields('{"model":"chat","prompt":"x",', "}"),
+        ),
+        "a million unknown options": (
+            "/api/chat",
+            distinct_fields('{"model":"chat","messages":[{"role":"user","content":"x"}],"options":{', "}}"),
+        ),
         "30 MB of brackets": ("/api/chat", filled('{"model":"chat","x":', "[", "")),
         "30 MB of inputs": ("/v1/embeddings", filled('{"model":"chat","input":[', '"x",', '"x"]}')),
     }

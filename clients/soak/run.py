@@ -9,22 +9,20 @@ import time
 from dataclasses import dataclass, field
 
 from .broken import broken
-from .health import HealthProbe
+from .health import MAX_HEALTH_SECONDS, HealthProbe
 from .hostile import costly, hostile
 from .operators import Operator
 from .ordinary import long_stream, ordinary, reference_answers
 from .record import Record
-from .server import MEMORY_LIMIT, OPERATOR_KEY, SHUTDOWN_SECONDS, SoakServer
+from .server import MEMORY_LIMIT, OPERATOR_KEY, SoakServer
 from .wire import Client
 
 # Threads by what they send.
 CLIENTS = {ordinary: 10, long_stream: 1, broken: 8, hostile: 3, costly: 1}
-# With two busy cores, some hundred milliseconds are usual while large bodies are parsed.
-MAX_HEALTH_SECONDS = 5.0
-# The longest request that the soak sends takes some seconds.
-END_SECONDS = 120
+# The longest request that the soak sends takes some seconds; only a hang takes longer.
+END_SECONDS = 300
 END_PERIOD = 0.5
-IDLE_SECONDS = 30
+IDLE_SECONDS = 120
 # The server returns freed memory a second after its last request.
 TRIM_SECONDS = 2
 
@@ -45,7 +43,7 @@ class Report:
         return "\n".join([self.record.table(), "", *self.lines, *problems])
 
 
-def soak(folder, seconds, seed=1):
+def soak(folder, seconds, seed=1, max_health_seconds=MAX_HEALTH_SECONDS):
     """Runs everything at once for some seconds."""
     record = Record()
     report = Report(record)
@@ -55,7 +53,7 @@ def soak(folder, seconds, seed=1):
         before = reference_answers(client)
         resident = mb(server.memory()["VmRSS"])
         report.lines.append(f"seed {seed}, {seconds} s; {resident} resident at the start")
-        with HealthProbe(server.address) as probe:
+        with HealthProbe(server.address, max_health_seconds) as probe:
             mix(server, client, record, seconds, seed)
         judge(server, client, probe, before, report)
     return report
@@ -123,7 +121,7 @@ def judge_health(probe, report):
         report.record.problem("/health failed")
         return
     report.lines.append(f"/health: {probe.summary()}")
-    if probe.seconds[-1] > MAX_HEALTH_SECONDS:
+    if probe.seconds[-1] > probe.max_seconds:
         report.record.problem(f"/health took {probe.seconds[-1]:.1f} s")
 
 
@@ -203,7 +201,7 @@ def judge_end(server, report):
     status, seconds = server.terminate()
     server.read_rest_of_log()
     report.lines.append(f"SIGTERM: exit code {status} after {seconds:.1f} s")
-    if status != 0 or seconds > SHUTDOWN_SECONDS:
+    if status != 0:
         report.record.problem(f"SIGTERM ended the process with {status} after {seconds:.1f} s")
     dropped = sum(map(int, re.findall(rb"lines were dropped.* lines=(\d+)", server.log)))
     report.lines.append(f"log: {len(server.log)} bytes read, {dropped} lines dropped")

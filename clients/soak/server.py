@@ -18,7 +18,9 @@ import serving
 # makes an allocation fail, and a failed allocation ends the process. Resident memory stays below it.
 MEMORY_LIMIT = 6_000_000_000
 SHUTDOWN_SECONDS = 10
-START_SECONDS = 60
+# Only a hang takes longer than these.
+EXIT_SECONDS = SHUTDOWN_SECONDS + 60
+START_SECONDS = 300
 # The smallest: it is full after some lines.
 PIPE_BYTES = 4096
 
@@ -121,11 +123,15 @@ class SoakServer:
             return {name.rstrip(":"): int(kib) << 10 for name, kib, _ in fields}
 
     def terminate(self):
-        """Ends the process by SIGTERM; returns the exit status and the seconds it took."""
+        """Ends the process by SIGTERM, or kills it if it hangs; returns the exit status and the seconds it
+        took."""
         begun = time.monotonic()
         self.process.send_signal(signal.SIGTERM)
-        status = self.process.wait(timeout=SHUTDOWN_SECONDS + 30)
-        return status, time.monotonic() - begun
+        try:
+            self.process.wait(timeout=EXIT_SECONDS)
+        except subprocess.TimeoutExpired:
+            self.process.kill()
+        return self.process.wait(), time.monotonic() - begun
 
 
 def copy_model(folder):

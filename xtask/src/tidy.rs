@@ -20,6 +20,7 @@ const RULES: &[Rule] = &[
     families::family_facts,
     layers::dependency_direction,
     links::dead_links,
+    links::dead_paths,
     names::bare_names,
     source::file_size,
     source::cfg_feature_placement,

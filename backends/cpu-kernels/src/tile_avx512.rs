@@ -82,15 +82,8 @@ impl Registers for Avx512 {
 struct Vnni;
 
 impl Products<Avx512> for Vnni {
-    type Codes = [__m512i; QUADS];
-
     #[inline(always)]
-    unsafe fn prepare(codes: [__m512i; QUADS]) -> Self::Codes {
-        codes
-    }
-
-    #[inline(always)]
-    unsafe fn dots(codes: &Self::Codes, x: *const i8, start: __m512i) -> __m512i {
+    unsafe fn dots(codes: &[__m512i; QUADS], x: *const i8, start: __m512i) -> __m512i {
         let x = x.cast::<i32>();
         let mut dots = start;
         for (c, codes) in codes.iter().enumerate() {

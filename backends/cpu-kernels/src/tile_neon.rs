@@ -161,15 +161,8 @@ fn halves(bits: uint16x4_t) -> float32x4_t {
 struct Widened;
 
 impl Products<Neon> for Widened {
-    type Codes = [Quad; QUADS];
-
     #[inline(always)]
-    unsafe fn prepare(codes: [Quad; QUADS]) -> Self::Codes {
-        codes
-    }
-
-    #[inline(always)]
-    unsafe fn dots(codes: &Self::Codes, x: *const i8, start: int32x4_t) -> int32x4_t {
+    unsafe fn dots(codes: &[Quad; QUADS], x: *const i8, start: int32x4_t) -> int32x4_t {
         // SAFETY: NEON is part of the architecture, and a group of activations is at `x`.
         unsafe {
             let x = vreinterpretq_s32_s8(vld1q_s8(x));
@@ -193,15 +186,8 @@ impl Products<Neon> for Widened {
 struct DotProducts;
 
 impl Products<Neon> for DotProducts {
-    type Codes = [Quad; QUADS];
-
     #[inline(always)]
-    unsafe fn prepare(codes: [Quad; QUADS]) -> Self::Codes {
-        codes
-    }
-
-    #[inline(always)]
-    unsafe fn dots(codes: &Self::Codes, x: *const i8, start: int32x4_t) -> int32x4_t {
+    unsafe fn dots(codes: &[Quad; QUADS], x: *const i8, start: int32x4_t) -> int32x4_t {
         // SAFETY: the caller's promises.
         unsafe { sdot(codes, vld1q_s8(x), start) }
     }

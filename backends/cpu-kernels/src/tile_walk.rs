@@ -1,5 +1,5 @@
-//! The walk over a tile that all versions with wide registers share. Follows
-//! [`super::tile::portable`] step by step.
+//! The walk over a tile that AVX-512 and NEON share, with room for all codes of a block in
+//! registers. Follows [`super::tile::portable`] step by step.
 //!
 //! A register holds one value for each row of a slice of the tile. An instruction set implements
 //! [`Registers`], an [`Unpack`] for each kind of codes and one or more [`Products`]; everything is
@@ -80,18 +80,11 @@ pub trait Unpack<R: Registers> {
 
 /// Multiplies codes by activations.
 pub trait Products<R: Registers> {
-    /// A [`SUM_GROUP`] of codes, as the products need them.
-    type Codes;
-
-    /// # Safety
-    /// Needs the target features.
-    unsafe fn prepare(codes: [R::Quad; QUADS]) -> Self::Codes;
-
-    /// `start` plus the products.
+    /// `start` plus the products of a [`SUM_GROUP`].
     ///
     /// # Safety
     /// Needs the target features; a [`SUM_GROUP`] of activations must be at `x`.
-    unsafe fn dots(codes: &Self::Codes, x: *const i8, start: R::Integers) -> R::Integers;
+    unsafe fn dots(codes: &[R::Quad; QUADS], x: *const i8, start: R::Integers) -> R::Integers;
 }
 
 /// # Safety
@@ -239,7 +232,6 @@ unsafe fn tokens<const N: usize, R, U, P, const SPLIT: bool, const MINS: bool>(
                     mins
                 };
                 let [codes, later_codes] = U::unpack(at, slice);
-                let (codes, later_codes) = (P::prepare(codes), P::prepare(later_codes));
                 // Tokens outside, quads inside: each activation is read once, straight into its
                 // product, and the tokens' chains overlap.
                 for (n, totals) in totals.iter_mut().enumerate() {

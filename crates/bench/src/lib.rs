@@ -44,7 +44,7 @@ pub use figure::Figure;
 pub use http::Http;
 pub use machine::machine;
 pub use prefill_interference::PrefillInterference;
-pub use random::LengthRange;
+pub use random::{InvalidLengthRange, LengthRange};
 pub use report::{Report, ReportHead, Table};
 pub use soak::Soak;
 pub use startup::Startup;

@@ -61,10 +61,12 @@ impl ChatContext {
         }
     }
 
+    /// The model's tokenizer.
     pub fn tokenizer(&self) -> &Tokenizer {
         &self.inner.tokenizer
     }
 
+    /// The chat template; `None` if the model can only continue texts.
     pub fn template(&self) -> Option<&ChatTemplate> {
         self.inner.template.as_ref()
     }
@@ -84,6 +86,7 @@ impl ChatContext {
         self.template().is_some_and(sets)
     }
 
+    /// Compiles constraints for the model's vocabulary.
     pub fn grammars(&self) -> &Grammars {
         &self.inner.grammars
     }

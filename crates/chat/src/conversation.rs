@@ -29,6 +29,7 @@ impl Conversation {
         Self { system, turns }
     }
 
+    /// The system message, if there is one.
     pub fn system(&self) -> Option<&str> {
         self.system.as_deref()
     }
@@ -38,10 +39,12 @@ impl Conversation {
         self.system = system;
     }
 
+    /// The messages after the system message, oldest first.
     pub fn turns(&self) -> &[Message] {
         &self.turns
     }
 
+    /// Adds a user message.
     pub fn push_user(&mut self, content: impl Into<String>) {
         self.push(Message::new(Role::User, content.into()));
     }
@@ -68,6 +71,7 @@ impl Conversation {
         self.turns.clear();
     }
 
+    /// Whether there are no turns. A system message alone does not count.
     pub fn is_empty(&self) -> bool {
         self.turns.is_empty()
     }

@@ -25,8 +25,11 @@ pub struct ReplyDelta {
 /// How a generation ended.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Finish {
+    /// Why generation stopped.
     pub reason: FinishReason,
+    /// How many tokens the request used.
     pub usage: Usage,
+    /// How long its phases took.
     pub timings: Timings,
     /// Repeats the generation when given as the request's seed.
     pub seed: u64,

@@ -3,6 +3,7 @@
 //!
 //! It does not implement templates, tokenizers or output formats (`text`), grammars (`grammar`),
 //! generation (`engine`) or wire formats (`server`).
+#![deny(missing_docs)]
 
 mod call_or_answer;
 mod context;

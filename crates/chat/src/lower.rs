@@ -21,7 +21,9 @@ use crate::{
 /// A chat request lowered for the engine, and the parser of its reply.
 #[derive(Debug)]
 pub struct LoweredChat {
+    /// What to submit to the engine.
     pub generate: GenerateRequest,
+    /// Parses the text of the reply.
     pub reply: ReplyParser,
     /// Whether later system messages were joined with the first, because the template refuses them
     /// or leaves them out.
@@ -124,6 +126,18 @@ impl ChatContext {
         Ok(written.prompt.encode(self.tokenizer())?)
     }
 
+    /// The same, unless they become unwanted meanwhile; see [`Tokenizer::interruptible`].
+    pub fn tokens_unless(
+        &self,
+        request: &ChatRequest,
+        reply: bool,
+        is_unwanted: impl Fn() -> bool + Send + Sync + 'static,
+    ) -> Result<Vec<u32>, ChatError> {
+        let written = self.write_prompt(request, reply)?;
+        let encoder = self.tokenizer().interruptible(is_unwanted);
+        Ok(written.prompt.encode(&encoder)?)
+    }
+
     fn write_prompt(&self, request: &ChatRequest, reply: bool) -> Result<WrittenPrompt, ChatError> {
         let writer = PromptWriter {
             template: self.template().ok_or(ChatError::NoTemplate)?,
@@ -150,11 +164,14 @@ fn reply_start(format: OutputFormat, prompt: &str, request: &ChatRequest) -> Rep
 /// The texts of the BOS and EOS tokens, under the names templates use; empty if there are none.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct BoundaryTokens {
+    /// Text of the beginning-of-sequence token.
     pub bos_token: String,
+    /// Text of the end-of-sequence token.
     pub eos_token: String,
 }
 
 impl BoundaryTokens {
+    /// Reads both from a tokenizer.
     pub fn from_tokenizer(tokenizer: &Tokenizer) -> Self {
         let text = |id: Option<u32>| id.and_then(|id| tokenizer.token_text(id));
         Self {

@@ -7,10 +7,13 @@ use std::fmt;
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum Role {
+    /// Instructions that come before the conversation.
     System,
     /// The application, for models that distinguish it from the system.
     Developer,
+    /// The person, or the program, that talks to the model.
     User,
+    /// The model.
     Assistant,
     /// A tool's result.
     Tool,
@@ -48,7 +51,9 @@ impl fmt::Display for Role {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Message {
+    /// Who wrote the message.
     pub role: Role,
+    /// What it says.
     pub content: MessageContent,
     /// The assistant's reasoning before its answer.
     #[cfg_attr(
@@ -77,6 +82,7 @@ pub struct Message {
 }
 
 impl Message {
+    /// A message with text and nothing else set.
     pub fn new(role: Role, content: impl Into<MessageContent>) -> Self {
         Self {
             role,
@@ -88,14 +94,17 @@ impl Message {
         }
     }
 
+    /// A system message: instructions for the whole conversation.
     pub fn system(content: impl Into<MessageContent>) -> Self {
         Self::new(Role::System, content)
     }
 
+    /// A user message.
     pub fn user(content: impl Into<MessageContent>) -> Self {
         Self::new(Role::User, content)
     }
 
+    /// An assistant message: an earlier reply of the model.
     pub fn assistant(content: impl Into<MessageContent>) -> Self {
         Self::new(Role::Assistant, content)
     }
@@ -114,12 +123,14 @@ impl Message {
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(untagged))]
 pub enum MessageContent {
+    /// One text.
     Text(String),
     /// Several texts, which a template may render separately.
     Parts(Vec<String>),
 }
 
 impl MessageContent {
+    /// Whether all text is empty.
     pub fn is_empty(&self) -> bool {
         match self {
             Self::Text(text) => text.is_empty(),
@@ -148,6 +159,7 @@ impl<T: Into<String>> From<T> for MessageContent {
 pub struct ToolCall {
     /// Links the result to the call.
     pub id: String,
+    /// The name of the tool.
     pub name: String,
     /// A JSON object as text, exactly as the model wrote it. It is incomplete if the reply was
     /// cut short.

@@ -11,21 +11,29 @@ use crate::{Message, MessageContent, Role, ToolCall};
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(rename_all = "snake_case"))]
 pub enum ReplyEvent {
+    /// More of the reasoning before the answer.
     Reasoning(String),
+    /// More of the answer.
     Text(String),
     /// The `index`-th call begins.
     CallStart {
+        /// Counts the reply's calls from 0.
         index: usize,
+        /// Links the tool's result to the call.
         id: String,
+        /// The name of the tool.
         name: String,
     },
     /// More of its arguments. All of them joined are a JSON object.
     CallArguments {
+        /// The call's index.
         index: usize,
+        /// More text of the JSON object.
         json: String,
     },
     /// Its arguments are complete. A malformed call or one cut short has no such event.
     CallEnd {
+        /// The call's index.
         index: usize,
     },
 }
@@ -105,8 +113,11 @@ fn fresh_id() -> String {
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Reply {
+    /// The reasoning before the answer; empty if there was none.
     pub reasoning: String,
+    /// The answer.
     pub text: String,
+    /// The calls, in the order the model made them.
     pub tool_calls: Vec<ToolCall>,
 }
 

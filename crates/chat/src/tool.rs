@@ -6,7 +6,9 @@ use serde_json::{Value, json};
 #[derive(Debug, Clone, PartialEq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 pub struct Tool {
+    /// The name by which the model calls it.
     pub name: String,
+    /// What the tool does and when to call it, for the model to read.
     #[cfg_attr(
         feature = "serde",
         serde(default, skip_serializing_if = "Option::is_none")
@@ -45,6 +47,7 @@ pub enum ToolChoice {
     /// The model decides.
     #[default]
     Auto,
+    /// No calls.
     None,
     /// At least one.
     Required,

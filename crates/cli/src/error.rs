@@ -10,7 +10,7 @@ use loquat_grammar::GrammarError;
 use loquat_session::OpenError;
 use loquat_store::StoreError;
 use loquat_synthetic::SyntheticError;
-use loquat_text::TextError;
+use loquat_text::{Blame, TextError};
 use loquat_weights::WeightsError;
 use thiserror::Error;
 
@@ -18,21 +18,11 @@ use thiserror::Error;
 #[derive(Debug, Error)]
 pub enum CliError {
     #[error(transparent)]
-    Store(#[from] StoreError),
-    #[error(transparent)]
-    Weights(#[from] WeightsError),
-    #[error(transparent)]
-    Open(#[from] OpenError),
+    Library(#[from] loquat::Error),
     #[error(transparent)]
     Synthetic(#[from] SyntheticError),
     #[error(transparent)]
     Convert(#[from] ConvertError),
-    #[error(transparent)]
-    Text(#[from] TextError),
-    #[error(transparent)]
-    Chat(#[from] ChatError),
-    #[error(transparent)]
-    Engine(#[from] EngineError),
     #[error(
         "no model named `{word}`. To use it as a prompt, write `loquat run -- {word}`{}",
         .advice.as_ref().map(|advice| format!("; {advice}")).unwrap_or_default()
@@ -70,8 +60,6 @@ pub enum CliError {
         flag: &'static str,
         source: GrammarError,
     },
-    #[error(transparent)]
-    Library(loquat::Error),
     #[error("cannot read the prompt from stdin: {0}")]
     Stdin(std::io::Error),
     #[error("cannot write the output: {0}")]
@@ -124,21 +112,25 @@ pub enum CliError {
     ForModel { name: String, source: Box<CliError> },
 }
 
-/// Maps to the same variants, so that exit codes do not depend on the crate.
-impl From<loquat::Error> for CliError {
-    fn from(error: loquat::Error) -> Self {
-        use loquat::Error;
-        match error {
-            Error::Store(error) => error.into(),
-            Error::Weights(error) => error.into(),
-            Error::Open(error) => error.into(),
-            Error::Text(error) => error.into(),
-            Error::Chat(error) => error.into(),
-            Error::Engine(error) => error.into(),
-            error => Self::Library(error),
+/// Errors of the library's layers, so that exit codes do not depend on which layer was called.
+macro_rules! library_errors {
+    ($($layer:ty),+) => {$(
+        impl From<$layer> for CliError {
+            fn from(error: $layer) -> Self {
+                Self::Library(error.into())
+            }
         }
-    }
+    )+};
 }
+
+library_errors!(
+    StoreError,
+    WeightsError,
+    OpenError,
+    TextError,
+    ChatError,
+    EngineError
+);
 
 /// Under the same names as other commands' errors.
 impl From<BenchError> for CliError {
@@ -163,8 +155,8 @@ impl CliError {
     /// 130 interrupted, 141 output pipe closed.
     pub fn exit_code(&self) -> u8 {
         match self {
-            Self::Library(loquat::Error::UnknownBackend(_))
-            | Self::UnknownModelWord { .. }
+            Self::Library(error) => library_exit_code(error),
+            Self::UnknownModelWord { .. }
             | Self::NoPrompt
             | Self::Usage { .. }
             | Self::Exists { .. }
@@ -175,8 +167,7 @@ impl CliError {
             | Self::Config(_)
             | Self::Serve(loquat_server::ServeError::Tls(_)) => 2,
             Self::ForModel { source, .. } | Self::WithAdvice { source, .. } => source.exit_code(),
-            Self::Open(OpenError::Option { .. })
-            | Self::Bench(BenchError::DoesNotFit { .. } | BenchError::FigureField(_)) => 2,
+            Self::Bench(BenchError::DoesNotFit { .. } | BenchError::FigureField(_)) => 2,
             Self::Synthetic(error) => match error {
                 SyntheticError::UnknownShape { .. }
                 | SyntheticError::UnknownFormat { .. }
@@ -207,30 +198,8 @@ impl CliError {
                 | ConvertError::Read { .. } => 3,
             },
             Self::Grammar { source, .. } if source.is_request_fault() => 4,
-            Self::Store(_)
-            | Self::Weights(_)
-            | Self::Open(_)
-            | Self::Library(
-                loquat::Error::UnavailableBackend { .. }
-                | loquat::Error::NoBackend { .. }
-                | loquat::Error::Defaults(_),
-            )
-            | Self::Oversized { .. }
-            | Self::Grammar { .. } => 3,
-            Self::Text(error) => match error.blame() {
-                loquat_text::Blame::Request => 4,
-                loquat_text::Blame::System => 3,
-            },
-            Self::Chat(error) => match error.blame() {
-                loquat_text::Blame::Request => 4,
-                loquat_text::Blame::System => 3,
-            },
-            Self::Engine(error) => match error.blame() {
-                loquat_engine::Blame::Request => 4,
-                loquat_engine::Blame::System => 1,
-            },
-            Self::Library(_)
-            | Self::Stdin(_)
+            Self::Oversized { .. } | Self::Grammar { .. } => 3,
+            Self::Stdin(_)
             | Self::Terminal(_)
             | Self::Write { .. }
             | Self::Problems(_)
@@ -257,5 +226,29 @@ impl CliError {
     /// After Ctrl-C or a closed pipe there is nothing to report.
     pub fn is_silent(&self) -> bool {
         matches!(self.exit_code(), 130 | 141)
+    }
+}
+
+fn library_exit_code(error: &loquat::Error) -> u8 {
+    use loquat::Error;
+    match error {
+        Error::UnknownBackend(_) | Error::Open(OpenError::Option { .. }) => 2,
+        Error::Store(_)
+        | Error::Weights(_)
+        | Error::Open(_)
+        | Error::UnavailableBackend { .. }
+        | Error::NoBackend { .. }
+        | Error::Defaults(_) => 3,
+        Error::Text(error) => exit_code_by(error.blame(), 3),
+        Error::Chat(error) => exit_code_by(error.blame(), 3),
+        Error::Engine(error) => exit_code_by(error.blame(), 1),
+        _ => 1,
+    }
+}
+
+fn exit_code_by(blame: Blame, system: u8) -> u8 {
+    match blame {
+        Blame::Request => 4,
+        Blame::System => system,
     }
 }

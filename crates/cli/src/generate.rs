@@ -9,7 +9,7 @@ use crate::error::CliError;
 use crate::interrupts::Interrupts;
 use crate::load::{self, LoadOptions, locate};
 use crate::sampling::Sampling;
-use crate::show::{ReasoningDisplay, print_answer, print_summary, printer};
+use crate::show::{ReasoningDisplay, print_answer, print_summary, printer, warn_of_reduced_limit};
 use crate::{backends, prompt};
 
 pub fn run(args: &GenerateArgs, verbose: bool) -> Result<(), CliError> {
@@ -62,6 +62,7 @@ pub fn run(args: &GenerateArgs, verbose: bool) -> Result<(), CliError> {
     let is_constrained = flag.is_some();
     let max_tokens = args.output.max_tokens.map(usize::from);
     let answer = model.submit(request, ReplyDecoder::plain_text(), max_tokens)?;
+    warn_of_reduced_limit(args.output.max_tokens, &answer);
     let form = args.output.output;
     let hidden = ReasoningDisplay::Hidden;
     let mut printer = printer(form, hidden, &tokenizer, logprobs.is_some());

@@ -351,7 +351,7 @@ sources = [{ type = "hub", repo = "no/twofold-mlx" }]
             (model.name.as_str(), model.source.as_str()),
             ("twofold:big", "twofold:big")
         );
-        assert_eq!(model.kind, Some(config::FileKind::Mlx));
+        assert_eq!(model.kind, Some(FileKind::Mlx));
         let download = choices.model.download(&store).unwrap();
         assert!(download.contains("twofold:big, about 600 MB"), "{download}");
     }

@@ -16,7 +16,7 @@ use crate::terminal::print;
 use crate::{chat_setup, files, prompt};
 
 pub fn run(args: &RenderArgs) -> Result<(), CliError> {
-    let (store, arguments) = prompt::read_arguments(&args.source, &args.model, &args.prompt)?;
+    let (store, arguments) = prompt::read_arguments(&args.input.source, &args.model, &args.prompt)?;
     let input = RenderInput::read(args, arguments.prompt)?;
     let renderer = Renderer::open(args, &store, arguments.model.as_deref())?;
     if args.tokens {
@@ -50,18 +50,24 @@ enum RenderInput {
 impl RenderInput {
     fn read(args: &RenderArgs, prompt: Option<String>) -> Result<Self, CliError> {
         let reply = !args.no_generation_prompt;
-        if let (true, Some(messages)) = (args.raw, &args.conversation.messages) {
+        if let (true, Some(messages)) = (args.raw, &args.input.conversation.messages) {
             let input = ChatInput {
                 messages: files::json(MESSAGES, messages)?,
                 tools: raw_tools(args)?,
                 add_generation_prompt: reply,
-                kwargs: args.conversation.template_var.iter().cloned().collect(),
+                kwargs: args
+                    .input
+                    .conversation
+                    .template_var
+                    .iter()
+                    .cloned()
+                    .collect(),
                 ..ChatInput::default()
             };
             return Ok(Self::Raw(Box::new(input)));
         }
-        let mut request = request::settings(&args.conversation)?;
-        let conversation = request::conversation(&args.conversation, prompt)?;
+        let mut request = request::settings(&args.input.conversation)?;
+        let conversation = request::conversation(&args.input.conversation, prompt)?;
         request.messages = conversation.ok_or(CliError::NoPrompt)?.messages();
         Ok(Self::Conversation {
             request: Box::new(request),
@@ -71,7 +77,7 @@ impl RenderInput {
 }
 
 fn raw_tools(args: &RenderArgs) -> Result<Option<Value>, CliError> {
-    let tools = args.conversation.tools.as_deref();
+    let tools = args.input.conversation.tools.as_deref();
     let tools = tools.map(|path| files::json(TOOLS, path)).transpose()?;
     Ok(tools.map(|tools| match tools {
         one @ Value::Object(_) => Value::Array(vec![one]),
@@ -88,7 +94,7 @@ struct Renderer {
 
 impl Renderer {
     fn open(args: &RenderArgs, store: &Store, model: Option<&str>) -> Result<Self, CliError> {
-        let file = args.conversation.template.as_deref();
+        let file = args.input.conversation.template.as_deref();
         let set_clock = |template: ChatTemplate| match args.date {
             Some(seconds) => template.with_clock(Clock::Fixed(seconds)),
             None => template,
@@ -110,7 +116,7 @@ impl Renderer {
                 expected: "omitted".to_owned(),
             });
         }
-        let model = ModelFiles::open(&locate(store, &args.source.choice(model))?)?;
+        let model = ModelFiles::open(&locate(store, &args.input.source.choice(model))?)?;
         let tokenizer = model.tokenizer()?;
         let template = set_clock(chat_setup::required_template(&model, &tokenizer, file)?);
         Ok(Self {

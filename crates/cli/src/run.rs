@@ -1,5 +1,8 @@
 //! `loquat run`: one answer, or a conversation.
 
+use std::cell::Cell;
+use std::num::NonZeroUsize;
+
 use loquat::{ModelFiles, ReplyDecoder};
 use loquat_chat::{ChatContext, ChatRequest, Conversation, LoweredChat, ToolChoice};
 use loquat_engine::{Engine, EngineOptions, SamplingParams};
@@ -14,13 +17,15 @@ use crate::fit::{self, OpenAttempt};
 use crate::interrupts::Interrupts;
 use crate::load::{self, LoadOptions, locate};
 use crate::sampling::Sampling;
-use crate::show::{ReasoningDisplay, Transcript, print_answer, print_summary, printer};
+use crate::show::{
+    ReasoningDisplay, Transcript, print_answer, print_summary, printer, warn_of_reduced_limit,
+};
 use crate::terminal::bytes;
 use crate::{backends, chat_setup, prompt, request};
 
 pub fn run(args: &RunArgs, verbose: bool) -> Result<(), CliError> {
     let interrupts = Interrupts::listen()?;
-    let (store, words) = prompt::read_arguments(&args.source, &args.model, &args.prompt)?;
+    let (store, words) = prompt::read_arguments(&args.input.source, &args.model, &args.prompt)?;
     let opener = ModelOpener {
         // Before a download that an unknown backend or a missing file would waste.
         backend: backends::select(&args.session.backend)?,
@@ -30,11 +35,11 @@ pub fn run(args: &RunArgs, verbose: bool) -> Result<(), CliError> {
         args,
         verbose,
     };
-    let conversation = request::conversation(&args.conversation, words.prompt)?;
+    let conversation = request::conversation(&args.input.conversation, words.prompt)?;
     check_form(args, conversation.is_some())?;
 
     let settings = Settings::from_args(args);
-    let chosen = args.source.choice(words.model.as_deref());
+    let chosen = args.input.source.choice(words.model.as_deref());
     match conversation {
         Some(conversation) => {
             let prepared = opener.prepare(&chosen, settings)?;
@@ -47,7 +52,7 @@ pub fn run(args: &RunArgs, verbose: bool) -> Result<(), CliError> {
         }
         None => {
             let model = opener.open(&chosen, settings)?;
-            let conversation = Conversation::new(args.conversation.system.clone());
+            let conversation = Conversation::new(args.input.conversation.system.clone());
             chat::converse(&opener, model, conversation)
         }
     }
@@ -55,7 +60,7 @@ pub fn run(args: &RunArgs, verbose: bool) -> Result<(), CliError> {
 
 /// What flags set for every answer, except the settings, which may change.
 fn request(args: &RunArgs) -> Result<ChatRequest, CliError> {
-    let mut request = request::settings(&args.conversation)?;
+    let mut request = request::settings(&args.input.conversation)?;
     request.parallel_tool_calls = !args.no_parallel_tool_calls;
     request.logprobs = args.output.logprobs()?;
     Ok(request)
@@ -107,7 +112,7 @@ impl ModelOpener<'_> {
         let files = ModelFiles::open(&locate(self.store, chosen)?)?;
         let tokenizer = files.tokenizer()?;
         let defaults = files.generation_config()?;
-        let file = args.conversation.template.as_deref();
+        let file = args.input.conversation.template.as_deref();
         let template = chat_setup::required_template(&files, &tokenizer, file)?;
         let chat_context = chat_setup::chat_context(&files, tokenizer, template, &args.formats);
         let mut request = self.request.clone();
@@ -141,6 +146,7 @@ impl ModelOpener<'_> {
             form: self.args.output.output,
             verbose: self.verbose,
             prepared,
+            warned_max_tokens: Cell::default(),
         })
     }
 }
@@ -193,6 +199,8 @@ pub struct ChatModel {
     model: loquat::Model,
     form: OutputForm,
     verbose: bool,
+    /// The limit whose reduction was reported, since every later answer has less room.
+    warned_max_tokens: Cell<Option<NonZeroUsize>>,
 }
 
 impl ChatModel {
@@ -287,9 +295,15 @@ impl ChatModel {
         } = &self.prepared.settings;
         let logprobs = generate.logprobs.is_some();
         let is_constrained = self.prepared.request.answer.is_some();
-        let max_tokens = max_tokens.map(usize::from);
         let decoder = ReplyDecoder::chat(reply);
-        let answer = self.model.submit(generate, decoder, max_tokens)?;
+        let answer = self
+            .model
+            .submit(generate, decoder, max_tokens.map(usize::from))?;
+        if self.warned_max_tokens.get() != *max_tokens
+            && warn_of_reduced_limit(*max_tokens, &answer)
+        {
+            self.warned_max_tokens.set(*max_tokens);
+        }
         let reasoning = ReasoningDisplay::for_terminals(*show_reasoning);
         let tokenizer = self.prepared.chat_context.tokenizer();
         let mut printer = printer(self.form, reasoning, tokenizer, logprobs);

@@ -94,10 +94,11 @@ impl Choice<'_> {
         let is_head =
             planned.role == Role::Head || (planned.role == Role::Embedding && self.spec.head.tied);
         if is_head {
-            return match planned.cols().is_multiple_of(dtype.block_len()) {
-                false => Dtype::Q8_0,
-                true if dtype == Dtype::Q8_0 => Dtype::Q8_0,
-                true => Dtype::Q6K,
+            let divides = planned.cols().is_multiple_of(dtype.block_len());
+            return if divides && dtype != Dtype::Q8_0 {
+                Dtype::Q6K
+            } else {
+                Dtype::Q8_0
             };
         }
         let Role::Layer(layer, role) = planned.role else {

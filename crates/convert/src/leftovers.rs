@@ -4,12 +4,12 @@
 //! work folder before that exists, and stays locked while the process lives: a record that is not
 //! locked names a folder that nobody uses.
 
-use std::ffi::OsString;
 use std::fs::{self, File};
 use std::hash::{BuildHasher, RandomState};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 
+use loquat_weights::{path_from_bytes, size_on_disk};
 use tempfile::{NamedTempFile, TempDir};
 
 use crate::ConvertError;
@@ -114,7 +114,7 @@ fn orphaned(records: &Path) -> Vec<(PathBuf, Leftover)> {
     let orphans = entries.filter_map(|entry| {
         let record = entry.path();
         let path = work_folder(&record)?;
-        let bytes = size_of(&path);
+        let bytes = size_on_disk(&path);
         Some((record, Leftover { path, bytes }))
     });
     orphans.collect()
@@ -130,7 +130,7 @@ fn work_folder(record: &Path) -> Option<PathBuf> {
     file.try_lock().ok()?;
     let mut bytes = Vec::new();
     file.read_to_end(&mut bytes).ok()?;
-    let path = PathBuf::from(os_string(bytes)?);
+    let path = path_from_bytes(bytes)?;
     let name = path.file_name()?.to_string_lossy();
     let is_folder = match path.symlink_metadata() {
         Ok(metadata) => metadata.is_dir(),
@@ -139,27 +139,6 @@ fn work_folder(record: &Path) -> Option<PathBuf> {
     let is_ours = path.is_absolute() && name.starts_with(WORK) && is_folder;
     let has_old_model = path.join(REPLACED).symlink_metadata().is_ok();
     (is_ours && !has_old_model).then_some(path)
-}
-
-#[cfg(unix)]
-fn os_string(bytes: Vec<u8>) -> Option<OsString> {
-    Some(std::os::unix::ffi::OsStringExt::from_vec(bytes))
-}
-
-#[cfg(not(unix))]
-fn os_string(bytes: Vec<u8>) -> Option<OsString> {
-    String::from_utf8(bytes).ok().map(OsString::from)
-}
-
-fn size_of(path: &Path) -> u64 {
-    let Ok(metadata) = path.symlink_metadata() else {
-        return 0;
-    };
-    if !metadata.is_dir() {
-        return metadata.len();
-    }
-    let entries = fs::read_dir(path).into_iter().flatten().flatten();
-    entries.map(|entry| size_of(&entry.path())).sum()
 }
 
 #[cfg(test)]

@@ -101,13 +101,16 @@ fn empty<'a>(slot: &Slot, name: &str, conv: ConvShape) -> Planned<'a> {
     };
     // A stack keeps its dimension even with one member.
     let stacked = matches!(slot.kind, Kind::Stack { .. }) && slot.names.len() == 1;
+    let shape = if !stacked {
+        matrix.to_vec()
+    } else if is_one_matrix(slot) {
+        vec![members * total, cols]
+    } else {
+        [&[members], matrix.as_slice()].concat()
+    };
     Planned {
         name: name.to_owned(),
-        shape: match stacked {
-            true if is_one_matrix(slot) => vec![members * total, cols],
-            true => [&[members], matrix.as_slice()].concat(),
-            false => matrix.to_vec(),
-        },
+        shape,
         role: slot.role,
         class: Class::for_role(slot.role),
         content: Content::Matrix(Rows {

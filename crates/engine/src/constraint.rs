@@ -9,15 +9,19 @@ use crate::TokenMask;
 /// Why a constraint cannot continue.
 #[derive(Debug, Clone, thiserror::Error)]
 pub enum ConstraintError {
+    /// The constraint forbids every token.
     #[error("it leaves no token to choose")]
     NoToken,
 
+    /// Constraint and sampling parameters together forbid every token.
     #[error("with `bad_words`, `allowed_tokens` and `min_tokens` it leaves no token to choose")]
     AllTokensExcluded,
 
+    /// The next token was needed before the constraint's mask was ready.
     #[error("its mask was not computed in time")]
     MaskMissing,
 
+    /// The thread that computed its masks panicked.
     #[error("it was lost after a panic")]
     Lost,
 
@@ -27,6 +31,7 @@ pub enum ConstraintError {
 }
 
 impl ConstraintError {
+    /// A failure of the constraint's own kind.
     pub fn failed(cause: impl Into<Box<dyn Error + Send + Sync>>) -> Self {
         Self::Failed(cause.into().into())
     }
@@ -80,6 +85,7 @@ pub enum AllowedTokens {
 pub struct RequestConstraint(Box<dyn Constraint>);
 
 impl RequestConstraint {
+    /// A request's constraint around a [`Constraint`].
     pub fn new(constraint: impl Constraint + 'static) -> Self {
         Self(Box::new(constraint))
     }

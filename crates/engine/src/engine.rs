@@ -290,6 +290,7 @@ impl Engine {
         Arc::clone(&self.capabilities)
     }
 
+    /// The tokenizer it was started with; without one, events have no text.
     pub fn tokenizer(&self) -> Option<&Tokenizer> {
         self.tokenizer.as_ref()
     }

@@ -13,79 +13,117 @@ use crate::ConstraintError;
 /// are for logs, not for clients.
 #[derive(Debug, Clone, PartialEq, Error)]
 pub enum EngineError {
+    /// The prompt has no token.
     #[error("`prompt` is empty; it must hold at least one token")]
     EmptyPrompt,
 
+    /// A parameter has a value outside its range.
     #[error("`{field}` is {found}; it must be {expected}")]
     OutOfRange {
+        /// The parameter's name.
         field: &'static str,
+        /// Its value.
         found: String,
+        /// The range, for display.
         expected: String,
     },
 
+    /// A token id is not in the vocabulary.
     #[error("`{field}` contains token {token}; the vocabulary has {vocab_size} tokens")]
     OutOfVocabulary {
+        /// The parameter that has it.
         field: &'static str,
+        /// The id.
         token: u32,
+        /// Ids are below this.
         vocab_size: usize,
     },
 
+    /// Prompt and answer together are longer than the context.
     #[error(
         "a prompt of {prompt} tokens and `max_tokens` of {max_tokens} do not fit the context of \
          {max_context}"
     )]
     ContextExceeded {
+        /// Tokens of the prompt.
         prompt: usize,
+        /// Tokens of the answer at most.
         max_tokens: usize,
+        /// The longest sequence.
         max_context: usize,
     },
 
+    /// The request needs more KV memory than the session has.
     #[error(
         "the request needs KV memory for {needed} tokens; the session has {capacity}, for contexts \
          of up to {max_context}"
     )]
     NeverFits {
+        /// Tokens of the prompt and the answer.
         needed: usize,
+        /// Tokens that fit.
         capacity: usize,
+        /// The longest sequence.
         max_context: usize,
     },
 
+    /// The session cannot do what a parameter asks for.
     #[error("`{field}` cannot be served: {why}")]
     Unsupported {
+        /// The parameter's name.
         field: &'static str,
+        /// What the session lacks.
         why: &'static str,
     },
 
+    /// Too many requests wait.
     #[error("the queue is full; try again later")]
     QueueFull,
 
+    /// The request waited in the queue for longer than it may.
     #[error("the request waited {waited:?} for KV memory; try again later")]
-    QueueTimeout { waited: Duration },
+    QueueTimeout {
+        /// How long it waited.
+        waited: Duration,
+    },
 
+    /// The first token took longer than it may.
     #[error("the first token took longer than {waited:?}; try again later")]
-    FirstTokenTimeout { waited: Duration },
+    FirstTokenTimeout {
+        /// How long the request waited.
+        waited: Duration,
+    },
 
+    /// The session refused or failed the request.
     #[error(transparent)]
     Session(#[from] SessionError),
 
+    /// The model's logits leave no token to choose.
     #[error("the model gave no candidate token: every logit is NaN or minus infinity")]
     NoCandidate,
 
+    /// The request's constraint failed.
     #[error("the request's constraint failed: {0}")]
     Constraint(#[from] ConstraintError),
 
+    /// A panic ended this request only.
     #[error("a bug while {doing}: {message}")]
     Panicked {
+        /// What the engine was doing, for display.
         doing: &'static str,
+        /// The panic's message.
         message: String,
     },
 
+    /// The engine ended after a failure; no request will succeed.
     #[error("the engine failed and must be restarted: {0}")]
     Dead(EngineFailure),
 
+    /// The engine was shut down while the request waited or ran.
     #[error("the engine was shut down")]
     ShutDown,
 
+    /// The system refused a thread.
     #[error("the engine's thread could not be started: {0}")]
     NoThread(io::ErrorKind),
 }

@@ -13,21 +13,29 @@ pub enum Event {
     /// New tokens and the text they complete. Text lags while a character is incomplete or may
     /// belong to a stop string; without a tokenizer it is empty.
     Tokens {
+        /// The tokens, oldest first.
         tokens: Vec<TokenInfo>,
+        /// The text they complete.
         text: String,
     },
+    /// The generation is complete.
     Finished {
+        /// Why generation stopped.
         reason: FinishReason,
         /// Remaining text.
         text: String,
+        /// How many tokens the request used.
         usage: Usage,
+        /// How long its phases took.
         timings: Timings,
         /// Reproduces the generation when used as the request's seed.
         seed: u64,
     },
+    /// The request failed after it was accepted.
     Failed(EngineError),
 }
 
+/// Why generation stopped.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FinishReason {
     /// A stop id, which is in the tokens but not in the text; or the request's constraint is
@@ -43,8 +51,11 @@ pub enum FinishReason {
 /// asks for them.
 #[derive(Debug, Clone, PartialEq)]
 pub struct TokenInfo {
+    /// The token's id.
     pub id: u32,
+    /// Its log-probability.
     pub logprob: Option<f32>,
+    /// Ids and log-probabilities of the most likely tokens.
     pub top: Vec<(u32, f32)>,
 }
 
@@ -53,6 +64,7 @@ pub struct TokenInfo {
 pub struct Logprobs {
     /// The number of most likely alternatives, besides the token itself.
     pub alternatives: usize,
+    /// The distribution to report.
     pub distribution: Distribution,
 }
 

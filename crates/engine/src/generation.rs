@@ -257,11 +257,17 @@ pub struct Completion {
     pub prompt_logprobs: Vec<TokenInfo>,
     /// Present if requested.
     pub embedding: Option<Vec<f32>>,
+    /// The generated tokens.
     pub tokens: Vec<TokenInfo>,
+    /// Their text.
     pub text: String,
+    /// Why generation stopped.
     pub reason: FinishReason,
+    /// How many tokens the request used.
     pub usage: Usage,
+    /// How long its phases took.
     pub timings: Timings,
+    /// Reproduces the generation when used as the request's seed.
     pub seed: u64,
 }
 

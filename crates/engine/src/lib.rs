@@ -5,6 +5,7 @@
 //!
 //! Not here: computing logits (`session` and its backends), tokenizing and rendering (`text`,
 //! `chat`), wire formats (`server`).
+#![deny(missing_docs)]
 
 mod active_constraint;
 mod admission;

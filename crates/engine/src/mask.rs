@@ -19,6 +19,7 @@ impl TokenMask {
         }
     }
 
+    /// How many tokens it covers.
     pub fn vocab_size(&self) -> usize {
         self.vocab_size
     }
@@ -34,6 +35,7 @@ impl TokenMask {
         self.trim();
     }
 
+    /// Forbids one token. Ignores ids past the vocabulary.
     pub fn forbid(&mut self, id: u32) {
         let id = id as usize;
         if id < self.vocab_size {
@@ -49,6 +51,7 @@ impl TokenMask {
         }
     }
 
+    /// Whether the token is allowed.
     pub fn contains(&self, id: u32) -> bool {
         let id = id as usize;
         id < self.vocab_size && self.words[id / BITS] & (1 << (id % BITS)) != 0

@@ -20,6 +20,7 @@ pub struct GenerateRequest {
     /// At least 1; or 0 with `prompt_logprobs`, to score the prompt alone, or with `embed`.
     /// Together with the prompt at most the context.
     pub max_tokens: usize,
+    /// How tokens are chosen.
     pub sampling: SamplingParams,
     /// Tokens that end the text. The model's end-of-text tokens are not added automatically.
     pub stop_ids: Vec<u32>,

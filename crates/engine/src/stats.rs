@@ -15,11 +15,14 @@ pub struct Stats {
     pub paused: usize,
     /// Queued requests.
     pub waiting: usize,
+    /// The session's memory.
     pub memory: Memory,
     /// KV tokens reserved for running sequences. Shared tokens count for each, so the sum may
     /// exceed the capacity.
     pub kv_reserved: usize,
+    /// The prefix cache.
     pub cache: CacheStats,
+    /// Steps since the engine started.
     pub steps: u64,
     /// Recent mean of the session's part of a step.
     pub step_time: Duration,
@@ -29,6 +32,7 @@ pub struct Stats {
     pub prompt_speed: f64,
     /// Recent generated tokens per second.
     pub decode_speed: f64,
+    /// Counts since the engine started.
     pub totals: Totals,
 }
 
@@ -37,10 +41,13 @@ pub struct Stats {
 pub struct Totals {
     /// Accepted requests. Each ends as one of the next four.
     pub submitted: u64,
+    /// Requests that were answered.
     pub finished: u64,
+    /// Requests that ended with an error.
     pub failed: u64,
     /// Cancelled by their readers, or ended with the engine.
     pub cancelled: u64,
+    /// Requests that waited longer than they may.
     pub timed_out: u64,
     /// Requests rejected because the queue was full; not counted as submitted.
     pub refused: u64,

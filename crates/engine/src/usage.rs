@@ -3,6 +3,7 @@ use std::time::{Duration, Instant};
 /// Token counts of a request.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Usage {
+    /// Tokens of the prompt, cached ones included.
     pub prompt_tokens: usize,
     /// Generated tokens, the one that ended the text included.
     pub completion_tokens: usize,
@@ -19,6 +20,7 @@ pub struct Timings {
     pub first_token: Duration,
     /// Between the first generated token and the last.
     pub decode: Duration,
+    /// Until the request ended.
     pub total: Duration,
 }
 

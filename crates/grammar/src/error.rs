@@ -5,56 +5,103 @@ use crate::source::Notation;
 /// Every error of this crate. All but [`Vocabulary`](Self::Vocabulary) are caused by the request.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
 pub enum GrammarError {
+    /// The schema uses a keyword that is not supported.
     #[error("`{keyword}` at `{pointer}` of the schema is not supported: {why}")]
     Unsupported {
+        /// The keyword.
         keyword: String,
         /// The schema with the keyword, as a JSON pointer from `#`.
         pointer: String,
+        /// Why it is not supported.
         why: String,
     },
 
+    /// A keyword of the schema has an invalid value.
     #[error("`{keyword}` at `{pointer}` of the schema is {found}; it must be {expected}")]
     BadKeyword {
+        /// The keyword.
         keyword: String,
+        /// The schema with the keyword, as a JSON pointer from `#`.
         pointer: String,
+        /// Its value, for display.
         found: String,
+        /// What the keyword accepts.
         expected: &'static str,
     },
 
+    /// The schema, or one inside it, is neither an object nor a boolean.
     #[error("`{pointer}` of the schema is {found}; it must be an object or a boolean")]
-    NotASchema { pointer: String, found: String },
+    NotASchema {
+        /// Its position, as a JSON pointer from `#`.
+        pointer: String,
+        /// What is there, for display.
+        found: String,
+    },
 
+    /// The schema admits no value.
     #[error("no value satisfies the schema: {why}")]
-    Unsatisfiable { why: String },
+    Unsatisfiable {
+        /// What contradicts what.
+        why: String,
+    },
 
+    /// The grammar exceeds a limit.
     #[error("the {notation} is too large: more than {limit} {what}")]
     TooLarge {
+        /// How it was written.
         notation: Notation,
+        /// What there is too much of.
         what: &'static str,
+        /// How much is allowed.
         limit: usize,
     },
 
+    /// The grammar does not parse or cannot be compiled.
     #[error("the {notation} cannot be used: {reason}")]
-    Refused { notation: Notation, reason: String },
+    Refused {
+        /// How it was written.
+        notation: Notation,
+        /// What is wrong.
+        reason: String,
+    },
 
+    /// A GBNF grammar does not parse.
     #[error("the GBNF grammar is invalid at line {line}, column {column}: {message}")]
     Gbnf {
+        /// Counted from 1.
         line: usize,
+        /// Counted from 1.
         column: usize,
+        /// What is wrong there.
         message: String,
     },
 
+    /// A choice of no strings.
     #[error("the choice is empty; it needs at least one string")]
     EmptyChoice,
 
+    /// The text so far has no continuation in the grammar.
     #[error("the answer cannot continue in its grammar: {reason}")]
-    Stuck { reason: String },
+    Stuck {
+        /// Why.
+        reason: String,
+    },
 
+    /// The system refused a thread to compile on.
     #[error("the {notation} cannot be compiled now: no thread: {reason}")]
-    NoThread { notation: Notation, reason: String },
+    NoThread {
+        /// How the grammar was written.
+        notation: Notation,
+        /// The system's message.
+        reason: String,
+    },
 
+    /// The tokenizer's vocabulary cannot be used for constraints.
     #[error("the model's vocabulary cannot be constrained: {reason}")]
-    Vocabulary { reason: String },
+    Vocabulary {
+        /// Why.
+        reason: String,
+    },
 }
 
 impl GrammarError {

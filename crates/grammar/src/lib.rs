@@ -9,6 +9,7 @@
 //!
 //! It does not decide when to compute a mask or how to use it (`engine`), which grammar a request
 //! means (`chat`), or how tool calls are written (`text`).
+#![deny(missing_docs)]
 
 mod cache;
 mod compile;
@@ -24,7 +25,7 @@ mod tokens;
 pub use error::GrammarError;
 pub use grammars::{Grammar, Grammars};
 pub use schema::check_schema;
-pub use source::GrammarSource;
+pub use source::{GrammarSource, Notation};
 
 /// The result type of this crate.
 pub type Result<T, E = GrammarError> = std::result::Result<T, E>;

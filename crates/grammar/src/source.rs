@@ -53,10 +53,15 @@ impl GrammarSource {
 /// How a grammar was written, for messages.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Notation {
+    /// A JSON schema.
     Schema,
+    /// A regular expression.
     Regex,
+    /// A list of strings.
     Choice,
+    /// llguidance's dialect of Lark.
     Lark,
+    /// llama.cpp's GBNF.
     Gbnf,
 }
 

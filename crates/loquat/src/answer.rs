@@ -36,6 +36,7 @@ pub struct Answer {
     canceller: Canceller,
     /// Set if the reply must satisfy a constraint, which a truncated reply may not.
     is_constrained: bool,
+    max_tokens: usize,
     /// Keeps the engine running until the answer ends.
     _model: Model,
 }
@@ -53,7 +54,12 @@ impl Canceller {
 }
 
 impl Answer {
-    pub(crate) fn new(generation: Generation, decoder: ReplyDecoder, model: Model) -> Self {
+    pub(crate) fn new(
+        generation: Generation,
+        decoder: ReplyDecoder,
+        max_tokens: usize,
+        model: Model,
+    ) -> Self {
         let (sender, receiver) = async_channel::bounded(1);
         Self {
             generation: Some(generation),
@@ -67,6 +73,7 @@ impl Answer {
             cancelled: Box::pin(receiver),
             canceller: Canceller(sender),
             is_constrained: false,
+            max_tokens,
             _model: model,
         }
     }
@@ -81,6 +88,12 @@ impl Answer {
     /// A handle that cancels this answer.
     pub fn canceller(&self) -> Canceller {
         self.canceller.clone()
+    }
+
+    /// The length limit in tokens: the request's `max_tokens` or the default, reduced to the room
+    /// that the prompt leaves in the context.
+    pub fn max_tokens(&self) -> usize {
+        self.max_tokens
     }
 
     /// The reply so far: everything that was returned as an event.

@@ -18,7 +18,7 @@ pub struct ContinuationRequest {
     pub suffix: Option<String>,
     /// How tokens are chosen.
     pub sampling: SamplingParams,
-    /// Strings that ends the continuation.
+    /// Strings that end the continuation.
     pub stop: Vec<String>,
     /// What the continuation must match.
     pub constraint: Option<GrammarSource>,

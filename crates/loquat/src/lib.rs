@@ -36,6 +36,11 @@
 //!
 //! The command line and the server are built on this crate. It prints nothing.
 //!
+//! Some methods expose types of the layers below: [`Model::engine`] an [`engine::Engine`],
+//! [`ModelFiles`] a [`weights::Checkpoint`], [`Error`] the error of each layer. Those crates are
+//! re-exported as the modules [`chat`], [`engine`], [`grammar`], [`session`], [`store`], [`text`]
+//! and [`weights`], so that `loquat` is the only dependency an application needs.
+//!
 //! Features: `serde` adds `Serialize` and `Deserialize` to messages, tools and reply events; `mlx`
 //! adds the MLX backend on Linux (macOS always has it).
 #![deny(missing_docs)]
@@ -45,18 +50,20 @@ mod backend;
 mod continuation;
 mod embed;
 mod error;
-#[doc(hidden)]
-pub mod human;
-#[doc(hidden)]
-pub mod machine;
 mod model;
 mod model_files;
 mod options;
 mod progress;
 mod request;
+mod tools;
+
+// Shared by the command line, the server and the benchmarks; not part of the public API.
+#[doc(hidden)]
+pub mod human;
+#[doc(hidden)]
+pub mod machine;
 #[doc(hidden)]
 pub mod sampling;
-mod tools;
 
 pub use answer::{Answer, AnswerStream, Canceller};
 pub use backend::{BackendChoice, UnknownBackend, backends, has_gpu, is_experimental};
@@ -83,6 +90,15 @@ pub use loquat_grammar::GrammarSource;
 pub use loquat_session::{Backend, KvFormat, MemoryBudget, Precision, SessionOptions};
 pub use loquat_store::{FileKind, HubOptions, StoreOptions};
 pub use loquat_text::ChatTemplate;
+
+// The crates whose types appear in the signatures above.
+pub use loquat_chat as chat;
+pub use loquat_engine as engine;
+pub use loquat_grammar as grammar;
+pub use loquat_session as session;
+pub use loquat_store as store;
+pub use loquat_text as text;
+pub use loquat_weights as weights;
 
 /// Compiles the examples of the guide.
 #[cfg(doctest)]

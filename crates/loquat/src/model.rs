@@ -131,13 +131,15 @@ impl Model {
         context.min(engine.memory().kv_capacity)
     }
 
-    /// The length limit of an answer: the requested one, which the engine refuses if it does not
-    /// fit, else the default, reduced to the room that the prompt leaves.
+    /// The length limit of an answer: the requested one or the default, reduced to the room that the
+    /// prompt leaves.
     pub fn max_tokens(&self, requested: Option<usize>, prompt_tokens: usize) -> usize {
-        requested.unwrap_or_else(|| self.fit_tokens(self.defaults.max_tokens, prompt_tokens))
+        let tokens = requested.unwrap_or(self.defaults.max_tokens);
+        self.fit_tokens(tokens, prompt_tokens)
     }
 
-    /// `tokens`, reduced to the room that a prompt leaves; at least 1.
+    /// `tokens`, reduced to the room that a prompt leaves. If it leaves none, this is 1, and the
+    /// engine refuses the prompt.
     pub fn fit_tokens(&self, tokens: usize, prompt_tokens: usize) -> usize {
         let room = self.token_limit().saturating_sub(prompt_tokens);
         tokens.min(room.max(1))
@@ -145,7 +147,8 @@ impl Model {
 
     /// Submits a request that [`ChatContext::lower`] or
     /// [`ContinuationRequest::lower`](crate::ContinuationRequest::lower) prepared. `max_tokens`
-    /// replaces the request's own; see [`max_tokens`](Self::max_tokens).
+    /// replaces the request's own, reduced to the room that the prompt leaves;
+    /// [`Answer::max_tokens`] is the result.
     pub fn submit(
         &self,
         mut request: GenerateRequest,
@@ -153,8 +156,9 @@ impl Model {
         max_tokens: Option<usize>,
     ) -> Result<Answer, Error> {
         request.max_tokens = self.max_tokens(max_tokens, request.prompt.len());
+        let max_tokens = request.max_tokens;
         let generation = self.engine().submit(request)?;
-        Ok(Answer::new(generation, decoder, self.clone()))
+        Ok(Answer::new(generation, decoder, max_tokens, self.clone()))
     }
 
     /// The engine, for what has no method here: priorities, deadlines, several choices, statistics.

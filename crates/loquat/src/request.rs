@@ -14,8 +14,9 @@ use crate::{Answer, ContinuationRequest, Error, Model};
 macro_rules! request_options {
     ($builder:ident, $constraint:ident) => {
         impl $builder {
-            /// Longest answer in tokens. The default is
-            /// [`RequestDefaults::max_tokens`](crate::RequestDefaults), or the room left.
+            /// Longest answer in tokens, reduced to the room that the prompt leaves in the
+            /// context; see [`Answer::max_tokens`]. The default is
+            /// [`RequestDefaults::max_tokens`](crate::RequestDefaults).
             pub fn max_tokens(mut self, count: usize) -> Self {
                 self.max_tokens = Some(count);
                 self

@@ -10,6 +10,7 @@ use axum::http::request::Parts;
 use crate::auth::Key;
 use crate::error::{ApiError, ErrorKind};
 use crate::metrics::SocketClock;
+use crate::models::ModelStatus;
 use crate::telemetry::Generated;
 
 /// Identifies a request and its client. The outermost layers add it to the request's extensions.
@@ -101,6 +102,12 @@ impl Caller {
     pub fn may_see(&self, model: &str) -> bool {
         let key = self.key.as_ref();
         key.is_none_or(|key| key.may_use(model))
+    }
+
+    /// The models that the caller may use.
+    pub fn visible(&self, models: Vec<ModelStatus>) -> impl Iterator<Item = ModelStatus> {
+        let models = models.into_iter();
+        models.filter(|model| self.may_see(&model.name))
     }
 
     /// Whether the caller may affect the requests of other clients.

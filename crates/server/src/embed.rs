@@ -11,9 +11,9 @@ use crate::app::App;
 use crate::caller::Caller;
 use crate::error::{ApiError, ErrorKind};
 use crate::field::Field;
+use crate::lowering;
 use crate::lowering::{StopFlag, encoding_error};
 use crate::models::Lease;
-use crate::{config, lowering};
 
 /// Inputs of one request at the engine at once: enough to fill its batches, few enough not to fill
 /// its queue.
@@ -163,10 +163,7 @@ impl EmbeddingJob<'_> {
     async fn embed(&self, index: usize, prompt: Vec<u32>) -> Result<Vec<f32>, ApiError> {
         let request = GenerateRequest {
             prompt,
-            embed: Some(self.pooling.unwrap_or(match self.lease.pooling {
-                config::Pooling::Mean => Pooling::Mean,
-                config::Pooling::Last => Pooling::Last,
-            })),
+            embed: Some(self.pooling.unwrap_or(self.lease.pooling)),
             cache_scope: self.caller.cache_scope(None),
             ..GenerateRequest::default()
         };

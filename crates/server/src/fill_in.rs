@@ -4,25 +4,33 @@ use loquat_text::{FimPrompt, TextError};
 
 use crate::error::ApiError;
 use crate::field::Field;
+use crate::lowering::{StopFlag, encoding_error};
 use crate::models::Loaded;
 
-/// The prompt's tokens. Adds the tokens that end what is filled in. `field` is the one that asks for
-/// it.
+/// A prompt that asks for what is between two texts.
+pub struct FillIn {
+    pub prompt: Vec<u32>,
+    /// Tokens that end what is filled in.
+    pub ends: Vec<u32>,
+}
+
+/// Tokenizes the prompt while the client waits. `field` is the one that asks for it.
 pub fn fill_in(
     model: &Loaded,
     field: Field,
     prompt: FimPrompt<'_>,
-    stop_ids: &mut Vec<u32>,
-) -> Result<Vec<u32>, ApiError> {
-    match model.chat_context().tokenizer().encode_fim(prompt) {
-        Ok((tokens, fim)) => {
-            stop_ids.extend(fim.ends);
-            Ok(tokens)
-        }
+    stop: &StopFlag,
+) -> Result<FillIn, ApiError> {
+    let tokenizer = model.chat_context().tokenizer();
+    match tokenizer.interruptible(stop.signal()).encode_fim(prompt) {
+        Ok((prompt, fim)) => Ok(FillIn {
+            prompt,
+            ends: fim.ends,
+        }),
         Err(TextError::NoFimTokens) => {
             let reason = format!("the model `{}` has no fill-in-the-middle tokens", model.id);
             Err(ApiError::unsupported(field, reason))
         }
-        Err(error) => Err(ApiError::internal(&error)),
+        Err(error) => Err(encoding_error(&error)),
     }
 }

@@ -3,11 +3,14 @@
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
+use loquat_chat::{ChatContext, ChatError, ChatRequest};
 use loquat_text::TextError;
 use tokio::sync::{Semaphore, SemaphorePermit};
 use tracing::Span;
 
 use crate::error::ApiError;
+use crate::models::Lease;
+use crate::text_size::chat_bytes;
 
 /// Texts that may be tokenized at once, in KiB. The tokenizer takes about a hundred times their size.
 static TEXT_BUDGET: Semaphore = Semaphore::const_new(TEXT_BUDGET_KIB);
@@ -37,6 +40,18 @@ pub async fn run_text<T: Send + 'static>(
         lower(stop)
     })
     .await
+}
+
+/// The same for a conversation. Refuses one that cannot fit, before it is rendered.
+pub async fn run_chat<T: Send + 'static>(
+    lease: &Lease,
+    request: ChatRequest,
+    work: impl FnOnce(&ChatContext, ChatRequest, &StopFlag) -> Result<T, ChatError> + Send + 'static,
+) -> Result<T, ApiError> {
+    let bytes = chat_bytes(&request);
+    lease.check_text(bytes)?;
+    let chat = lease.chat_context().clone();
+    run_text(bytes, move |stop| Ok(work(&chat, request, stop)?)).await
 }
 
 async fn text_permit(bytes: usize) -> Result<Option<SemaphorePermit<'static>>, ApiError> {
@@ -107,15 +122,18 @@ impl Drop for Waiting {
 mod tests {
     use std::sync::mpsc;
     use std::task::Poll;
+    use std::time::Duration;
 
     use axum::http::StatusCode;
-    use loquat_text::Special;
+    use loquat_text::{FimPrompt, Special};
     use serde_json::json;
     use tracing::instrument::WithSubscriber;
     use tracing::{Dispatch, Instrument};
 
     use super::*;
-    use crate::testing::{Harness, MODEL, tokenizer};
+    use crate::field::Field;
+    use crate::fill_in::fill_in;
+    use crate::testing::{Harness, MODEL, Scripted, tokenizer};
 
     #[tokio::test]
     async fn work_belongs_to_the_span_of_its_request() {
@@ -193,6 +211,97 @@ mod tests {
         assert!(second.await.expect("room").is_some());
     }
 
+    /// Requests with a large text, for each way to tokenize it.
+    fn large_requests() -> Vec<(&'static str, serde_json::Value)> {
+        let text = "word ".repeat(((SHORT_TEXT_KIB + 16) << 10) / 5);
+        let chat = json!([{ "role": "user", "content": text }]);
+        vec![
+            ("/v1/chat/completions", json!({ "messages": chat })),
+            ("/v1/completions", json!({ "prompt": text })),
+            ("/v1/completions", json!({ "prompt": "a", "suffix": text })),
+            ("/v1/responses", json!({ "input": text })),
+            ("/v1/embeddings", json!({ "input": text })),
+            (
+                "/v1/messages",
+                json!({ "model": MODEL, "max_tokens": 9, "messages": chat }),
+            ),
+            (
+                "/v1/messages/count_tokens",
+                json!({ "model": MODEL, "messages": chat }),
+            ),
+            ("/api/chat", json!({ "model": MODEL, "messages": chat })),
+            ("/api/generate", json!({ "model": MODEL, "prompt": text })),
+            (
+                "/api/generate",
+                json!({ "model": MODEL, "prompt": text, "raw": true }),
+            ),
+            (
+                "/api/generate",
+                json!({ "model": MODEL, "prompt": "a", "suffix": text }),
+            ),
+            ("/api/embed", json!({ "model": MODEL, "input": text })),
+            ("/completion", json!({ "prompt": text })),
+            (
+                "/infill",
+                json!({ "input_prefix": "a", "input_suffix": text }),
+            ),
+            ("/apply-template", json!({ "messages": chat })),
+            ("/tokenize", json!({ "prompt": text })),
+            ("/tokenize", json!({ "content": text })),
+            ("/tokenize", json!({ "messages": chat })),
+        ]
+    }
+
+    #[tokio::test]
+    async fn large_texts_of_every_route_take_turns() {
+        // The text's tokens exceed the context, so each request ends as soon as they are counted.
+        let model = Scripted {
+            context: 64 << 10,
+            fim: true,
+            ..Scripted::new("hello")
+        };
+        let server = Harness::with(model, Harness::config());
+        let requests = large_requests();
+        let all = text_permit(TEXT_BUDGET_KIB << 10).await.expect("room");
+        let mut replies: Vec<_> = requests
+            .iter()
+            .map(|(path, body)| Box::pin(server.post(path, body)))
+            .collect();
+        let end = tokio::time::Instant::now() + Duration::from_secs(1);
+        while tokio::time::Instant::now() < end {
+            for (reply, (path, body)) in replies.iter_mut().zip(&requests) {
+                let fields: Vec<_> = body.as_object().expect("an object").keys().collect();
+                let polled = futures_util::poll!(reply);
+                assert!(polled.is_pending(), "{path} with {fields:?}");
+            }
+            tokio::time::sleep(Duration::from_millis(10)).await;
+        }
+        drop(all);
+        // Together: a reply that nobody polls would keep its turn.
+        for reply in futures_util::future::join_all(replies).await {
+            assert_ne!(reply.status(), StatusCode::SERVICE_UNAVAILABLE);
+        }
+    }
+
+    #[tokio::test]
+    async fn filling_in_stops_when_the_client_leaves() {
+        let model = Scripted {
+            fim: true,
+            ..Scripted::new("hello")
+        };
+        let server = Harness::with(model, Harness::config());
+        let lease = server.app.models.lease(MODEL).await.expect("the model");
+        let left = StopFlag(Arc::new(AtomicBool::new(true)));
+        let prompt = FimPrompt {
+            prefix: "some words",
+            suffix: "",
+            files: &[],
+        };
+        let error = fill_in(&lease, Field::Suffix, prompt, &left).err();
+        let kind = error.map(|error| error.kind);
+        assert_eq!(kind, Some(crate::error::ErrorKind::Overloaded));
+    }
+
     /// Occupies the only blocking thread, so that a lowering can run on an async thread only.
     #[test]
     fn no_endpoint_lowers_on_async_threads() {
@@ -230,6 +339,11 @@ mod tests {
             (
                 "/api/embed",
                 json!({ "model": MODEL, "input": "hi", "options": { "top_k": "x" } }),
+            ),
+            ("/apply-template", json!({ "messages": [] })),
+            (
+                "/infill",
+                json!({ "input_prefix": "a", "input_suffix": "b" }),
             ),
             ("/tokenize", json!({ "messages": [] })),
             ("/detokenize", json!({ "tokens": [999_999_999] })),

@@ -1,13 +1,16 @@
 //! Reloads the configuration: which changes apply at once, and which need a restart.
 
+use std::error::Error;
 use std::sync::{Arc, OnceLock};
 
 use crate::app::App;
 use crate::config::{self, Config};
-use crate::http::Certified;
+use crate::http::{Certified, TlsError};
 
-pub type ReadConfig = Box<dyn Fn() -> Result<Config, String> + Send + Sync>;
-pub type SetLogLevel = Box<dyn Fn(&str) -> Result<(), String> + Send + Sync>;
+pub type ReadConfig = Box<dyn Fn() -> Result<Config, BoxError> + Send + Sync>;
+pub type SetLogLevel = Box<dyn Fn(&str) -> Result<(), BoxError> + Send + Sync>;
+/// An error of whoever started the server.
+type BoxError = Box<dyn Error + Send + Sync>;
 
 /// How to reload, set by the server's caller.
 pub struct Reloading {
@@ -34,16 +37,16 @@ pub struct Reconfigured {
 }
 
 /// Why a reload failed.
-#[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
+#[derive(Debug, thiserror::Error)]
 pub enum ReloadError {
     #[error("this server was started without a configuration that can be reloaded")]
     NoSource,
     #[error("the configuration cannot be read: {0}")]
-    Unreadable(String),
+    Unreadable(BoxError),
     #[error("tls: {0}")]
-    Tls(String),
+    Tls(#[from] TlsError),
     #[error("log.level: {0}")]
-    LogLevel(String),
+    LogLevel(BoxError),
 }
 
 impl App {
@@ -77,7 +80,7 @@ impl App {
             app.reconfigure(config)
         });
         let applied = applied.await;
-        applied.unwrap_or_else(|error| Err(ReloadError::Unreadable(error.to_string())))
+        applied.unwrap_or_else(|error| Err(ReloadError::Unreadable(error.into())))
     }
 
     /// Applies what can change at run time. Always reads the certificate again, so that a renewed
@@ -86,7 +89,7 @@ impl App {
         let old = self.config();
         let mut report = Reconfigured::default();
         report.compare(&old, &mut config);
-        let certified = Certified::read(&config).map_err(|e| ReloadError::Tls(e.to_string()))?;
+        let certified = Certified::read(&config)?;
         if old.log.level != config.log.level {
             match self.reloading.how.get() {
                 Some(how) => {
@@ -280,12 +283,12 @@ mod tests {
         }
     }
 
-    fn reloading(read: impl Fn() -> Result<Config, String> + Send + Sync + 'static) -> Reloading {
+    fn reloading(read: impl Fn() -> Result<Config, BoxError> + Send + Sync + 'static) -> Reloading {
         Reloading {
             read: Box::new(read),
             log_level: Box::new(|level| match level {
                 "info" | "debug" => Ok(()),
-                other => Err(format!("`{other}` is not a log level")),
+                other => Err(format!("`{other}` is not a log level").into()),
             }),
         }
     }
@@ -293,11 +296,12 @@ mod tests {
     #[tokio::test]
     async fn failed_reload_changes_nothing() {
         let server = Harness::saying("hello");
-        assert_eq!(server.app.reload().await, Err(ReloadError::NoSource));
+        let unset = server.app.reload().await;
+        assert!(matches!(unset, Err(ReloadError::NoSource)), "{unset:?}");
         let reads = AtomicUsize::new(0);
         server.app.set_reloading(reloading(move || {
             match reads.fetch_add(1, Ordering::Relaxed) {
-                0 => Err("line 3: no".to_owned()),
+                0 => Err("line 3: no".into()),
                 1 => Ok(changed(|new| {
                     new.log.level = "loud".to_owned();
                     new.models.clear();
@@ -307,10 +311,11 @@ mod tests {
         }));
         let before = server.app.config();
         for refused in [
-            ReloadError::Unreadable("line 3: no".to_owned()),
-            ReloadError::LogLevel("`loud` is not a log level".to_owned()),
+            "the configuration cannot be read: line 3: no",
+            "log.level: `loud` is not a log level",
         ] {
-            assert_eq!(server.app.reload().await, Err(refused));
+            let error = server.app.reload().await.expect_err("invalid");
+            assert_eq!(error.to_string(), refused);
             assert!(Arc::ptr_eq(&before, &server.app.config()));
             assert!(server.app.models.lease(MODEL).await.is_ok());
         }

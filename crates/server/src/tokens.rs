@@ -169,16 +169,82 @@ pub async fn tokenize(
 ) -> Result<Response, ApiError> {
     let request = body.value;
     let lease = lease(&app, &caller, request.model.as_deref()).await?;
-    let text = request.prompt.as_ref().or(request.content.as_ref());
-    let bytes = text.map_or(0, String::len);
+    let form = TokenForm::new(&request);
+    let input = lowering::run(move || lower(request)).await?;
+    let bytes = input.bytes();
     lease.check_text(bytes)?;
     // A text's tokens take longer to write than the text itself.
     let tokenized = lowering::run_text(bytes, move |stop| {
-        let tokens = encode(request, &lease, stop)?;
-        serde_json::to_vec(&tokens).map_err(|error| ApiError::internal(&error))
+        let tokens = input.encode(&lease, stop)?;
+        let response = form.write(tokens, &lease);
+        serde_json::to_vec(&response).map_err(|error| ApiError::internal(&error))
     });
     let json = tokenized.await?;
     Ok(([(CONTENT_TYPE, "application/json")], json).into_response())
+}
+
+/// What is tokenized.
+enum TokenInput {
+    Text(String, Special),
+    /// `reply` starts the assistant's turn.
+    Chat {
+        request: Box<ChatRequest>,
+        reply: bool,
+    },
+}
+
+impl TokenInput {
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Text(text, _) => text.len(),
+            Self::Chat { request, .. } => chat_bytes(request),
+        }
+    }
+
+    fn encode(&self, model: &Lease, stop: &StopFlag) -> Result<Vec<u32>, ApiError> {
+        let chat = model.chat_context();
+        match self {
+            Self::Text(text, special) => {
+                let tokenizer = chat.tokenizer().interruptible(stop.signal());
+                let tokens = tokenizer.encode(text, *special);
+                tokens.map_err(|error| encoding_error(&error))
+            }
+            Self::Chat { request, reply } => {
+                Ok(chat.tokens_unless(request, *reply, stop.signal())?)
+            }
+        }
+    }
+}
+
+/// How tokens are returned.
+struct TokenForm {
+    texts: bool,
+    pieces: bool,
+}
+
+impl TokenForm {
+    fn new(request: &TokenizeRequest) -> Self {
+        Self {
+            texts: request.return_token_strs.unwrap_or(false),
+            pieces: request.with_pieces.unwrap_or(false),
+        }
+    }
+
+    fn write(&self, tokens: Vec<u32>, model: &Lease) -> TokenizeResponse {
+        let tokenizer = model.chat_context().tokenizer();
+        let texts = |tokens: &[u32]| tokens.iter().map(|id| label(*id, tokenizer)).collect();
+        TokenizeResponse {
+            count: tokens.len(),
+            max_model_len: model.model.token_limit(),
+            token_strs: self.texts.then(|| texts(&tokens)),
+            tokens: if self.pieces {
+                let pieces = tokens.into_iter().map(|id| TokenPiece::new(id, tokenizer));
+                TokenList::Pieces(pieces.collect())
+            } else {
+                TokenList::Ids(tokens)
+            },
+        }
+    }
 }
 
 /// How special tokens of a text are treated.
@@ -194,11 +260,7 @@ fn special_tokens(request: &TokenizeRequest) -> Result<Special, ApiError> {
     })
 }
 
-fn encode(
-    request: TokenizeRequest,
-    model: &Lease,
-    stop: &StopFlag,
-) -> Result<TokenizeResponse, ApiError> {
+fn lower(request: TokenizeRequest) -> Result<TokenInput, ApiError> {
     let special = special_tokens(&request)?;
     let TokenizeRequest {
         model: _,
@@ -209,14 +271,13 @@ fn encode(
         add_special: _,
         parse_special: _,
         add_generation_prompt,
-        return_token_strs,
-        with_pieces,
+        return_token_strs: _,
+        with_pieces: _,
         tools,
         chat_template_kwargs,
     } = request;
-    let tokenizer = model.chat_context().tokenizer();
     let text = resolve_alias((Field::Prompt, prompt), (Field::Content, content))?;
-    let tokens = match (text, messages) {
+    match (text, messages) {
         (Some(text), None) => {
             let chat_only = [
                 (Field::AddGenerationPrompt, add_generation_prompt.is_some()),
@@ -227,9 +288,7 @@ fn encode(
                 let problem = "is for `messages`, not for `prompt`";
                 return Err(ApiError::invalid(*field, problem));
             }
-            let tokenizer = tokenizer.interruptible(stop.signal());
-            let tokens = tokenizer.encode(&text, special);
-            tokens.map_err(|error| encoding_error(&error))?
+            Ok(TokenInput::Text(text, special))
         }
         (None, Some(messages)) => {
             if special.add {
@@ -241,33 +300,22 @@ fn encode(
                 return Err(ApiError::invalid(Field::ParseSpecial, problem));
             }
             let tools = tools.unwrap_or_default().into_iter();
-            let chat = ChatRequest {
+            let request = ChatRequest {
                 messages: messages::lower(messages)?,
                 tools: tools.map(ChatTool::lower).collect(),
                 template_variables: chat_template_kwargs.unwrap_or_default(),
                 ..ChatRequest::default()
             };
-            model.check_text(chat_bytes(&chat))?;
-            let reply = add_generation_prompt.unwrap_or(true);
-            model.chat_context().tokens(&chat, reply)?
+            Ok(TokenInput::Chat {
+                request: Box::new(request),
+                reply: add_generation_prompt.unwrap_or(true),
+            })
         }
         _ => {
             let message = "send either `prompt` or `messages`";
-            return Err(ApiError::bad_request(message).param(Field::Prompt));
+            Err(ApiError::bad_request(message).param(Field::Prompt))
         }
-    };
-    let texts = |tokens: &[u32]| tokens.iter().map(|id| label(*id, tokenizer)).collect();
-    Ok(TokenizeResponse {
-        count: tokens.len(),
-        max_model_len: model.model.token_limit(),
-        token_strs: return_token_strs.unwrap_or(false).then(|| texts(&tokens)),
-        tokens: if with_pieces.unwrap_or(false) {
-            let pieces = tokens.into_iter().map(|id| TokenPiece::new(id, tokenizer));
-            TokenList::Pieces(pieces.collect())
-        } else {
-            TokenList::Ids(tokens)
-        },
-    })
+    }
 }
 
 /// Decode tokens to a text.

@@ -5,7 +5,7 @@ use serde_json::{Map, Value};
 
 use crate::error::ApiError;
 use crate::field::Field;
-use crate::unknown_fields::similar_name;
+use crate::unknown_fields::{UnknownNames, similar_name};
 
 /// How tables name the tools that are removed.
 pub const IGNORED: (&str, &str) = (
@@ -52,8 +52,11 @@ pub fn remove_others(
     if let Some(choice) = fields.get(Field::ToolChoice.name()) {
         check_choice(choice, &removed)?;
     }
-    let names = removed.iter().map(|tool| format!("tools[{}]", tool.kind));
-    Ok(names.collect())
+    let mut names = UnknownNames::default();
+    for tool in &removed {
+        names.insert(format!("tools[{}]", tool.kind))?;
+    }
+    Ok(names.into_names())
 }
 
 struct RemovedTool {

@@ -4,6 +4,7 @@
 //! types that parse it. A field that it does not list is refused if it looks like a listed one, and
 //! otherwise removed before the request is parsed, and named in a header of the response.
 
+use std::collections::HashSet;
 use std::mem;
 
 use serde_json::{Map, Value};
@@ -11,6 +12,9 @@ use serde_json::{Map, Value};
 use crate::error::ApiError;
 use crate::field::FieldPath;
 use crate::wire::{FieldTables, entries};
+
+/// Distinct unknown fields of a request. Clients send a few; more only cost time.
+const MOST_UNKNOWN: usize = 1000;
 
 /// What happens to unknown fields.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -46,17 +50,47 @@ impl FieldPolicy {
 /// The known name that `found` probably misspells: at most two letters differ, and one in a short
 /// name, where two are a different word.
 pub fn similar_name<'a>(found: &str, known: impl IntoIterator<Item = &'a str>) -> Option<&'a str> {
-    let most = match found.chars().count() {
+    let length = found.chars().count();
+    let most = match length {
         0..=2 => return None,
         3..=4 => 1,
         _ => 2,
     };
+    // The distance takes time in proportion to both lengths, and `found` may be megabytes.
     let near = known
         .into_iter()
+        .filter(|name| name.chars().count().abs_diff(length) <= most)
         .map(|name| (strsim::osa_distance(found, name), name));
     let near = near.filter(|(distance, _)| *distance <= most);
     near.min_by_key(|(distance, _)| *distance)
         .map(|(_, name)| name)
+}
+
+/// The names of unknown fields, each once, in the order of the request.
+#[derive(Debug, Default, PartialEq, Eq)]
+pub struct UnknownNames {
+    names: Vec<String>,
+    known: HashSet<String>,
+}
+
+impl UnknownNames {
+    /// Adds a name, unless the request has too many.
+    pub fn insert(&mut self, name: String) -> Result<(), ApiError> {
+        if self.known.contains(&name) {
+            return Ok(());
+        }
+        if self.names.len() == MOST_UNKNOWN {
+            let message = format!("the request has more than {MOST_UNKNOWN} unknown fields");
+            return Err(ApiError::bad_request(message).code("unknown_parameter"));
+        }
+        self.known.insert(name.clone());
+        self.names.push(name);
+        Ok(())
+    }
+
+    pub fn into_names(self) -> Vec<String> {
+        self.names
+    }
 }
 
 /// Removes unknown fields from a request.
@@ -69,6 +103,9 @@ pub struct FieldChecker<'a> {
     /// The path of the value that is checked.
     path: String,
     found: Findings,
+    /// Unknown fields that are no misspellings: the address of the schema, and the path without
+    /// indices.
+    checked: HashSet<(usize, String)>,
 }
 
 /// Removed fields, each once.
@@ -77,7 +114,7 @@ pub struct Findings {
     /// Those that the table lists.
     pub ignored: Vec<&'static str>,
     /// All others, by their paths without indices.
-    pub unknown: Vec<String>,
+    pub unknown: UnknownNames,
 }
 
 impl<'a> FieldChecker<'a> {
@@ -92,6 +129,7 @@ impl<'a> FieldChecker<'a> {
             policy,
             path: String::new(),
             found: Findings::default(),
+            checked: HashSet::new(),
         }
     }
 
@@ -149,7 +187,7 @@ impl<'a> FieldChecker<'a> {
                     .keys()
                     .map(String::as_str)
                     .chain(listed.iter().copied());
-                self.within(&step, |checker| checker.remove(&name, names))?;
+                self.within(&step, |checker| checker.remove(&name, schema, names))?;
             }
         }
         *fields = known;
@@ -160,6 +198,7 @@ impl<'a> FieldChecker<'a> {
     fn remove<'n>(
         &mut self,
         name: &str,
+        schema: &Value,
         known: impl Iterator<Item = &'n str>,
     ) -> Result<(), ApiError> {
         let path = without_indices(&self.path);
@@ -170,12 +209,14 @@ impl<'a> FieldChecker<'a> {
             }
             return Ok(());
         }
+        // Items of a list have the same fields, again and again.
+        let address = std::ptr::from_ref(schema).addr();
+        if !self.checked.insert((address, path.clone())) {
+            return Ok(());
+        }
         let field = FieldPath::verbatim(self.path.clone());
         self.policy.check(field, name, known)?;
-        if !self.found.unknown.contains(&path) {
-            self.found.unknown.push(path);
-        }
-        Ok(())
+        self.found.unknown.insert(path)
     }
 
     fn within<T>(&mut self, step: &str, check: impl FnOnce(&mut Self) -> T) -> T {
@@ -443,6 +484,78 @@ mod tests {
             let expected = format!("`{field}` is not a known field; did you mean `{meant}`?");
             assert!(text.contains(&expected), "{expected}: {text}");
         }
+    }
+
+    /// Comparing each name with all others would take minutes.
+    #[tokio::test]
+    async fn too_many_unknown_fields_are_refused() {
+        let server = Harness::saying("hello");
+        let count = 300_000;
+        let fields = |count| -> Map<String, Value> {
+            let names = (0..count).map(|index| format!("colour_{index:06}"));
+            names.map(|name| (name, json!(1))).collect()
+        };
+        let tools = (0..count).map(|index| json!({ "type": format!("colour_{index}") }));
+        let tools: Vec<_> = tools.collect();
+        let message = json!({ "role": "user", "content": "hi" });
+        let colourful = merged(&message, &json!(fields(count)));
+        for (path, base, more) in [
+            (
+                "/v1/completions",
+                json!({ "prompt": "hi" }),
+                json!(fields(count)),
+            ),
+            (
+                "/v1/chat/completions",
+                json!({}),
+                json!({ "messages": [colourful] }),
+            ),
+            (
+                "/api/chat",
+                json!({ "messages": [message] }),
+                json!({ "options": fields(count) }),
+            ),
+            (
+                "/v1/responses",
+                json!({ "input": "hi" }),
+                json!({ "tools": tools }),
+            ),
+        ] {
+            let reply = server.post(path, &merged(&base, &more)).await;
+            assert_eq!(reply.status(), StatusCode::BAD_REQUEST, "{path}");
+            let message = reply.text();
+            let expected = "more than 1000 unknown fields";
+            assert!(message.contains(expected), "{path} {message}");
+        }
+        let most = merged(&json!({ "prompt": "hi" }), &json!(fields(1000)));
+        let reply = server.post("/v1/completions", &most).await;
+        assert_eq!(reply.status(), StatusCode::OK, "{}", reply.text());
+    }
+
+    /// Every one would be compared with every known name.
+    #[test]
+    fn repeated_unknown_field_is_checked_once() {
+        let schemas = json!({ "Body": { "properties": { "items": { "items": {
+            "properties": { "known": {} },
+        }}}}});
+        let item = json!({ "colour": 1, "shape": 2 });
+        let mut body = json!({ "items": vec![item; 1000] });
+        let mut checker = FieldChecker::new(&schemas, &[], FieldPolicy::Lenient);
+        let fields = body.as_object_mut().expect("an object");
+        let schema = &schemas["Body"];
+        checker.fields(fields, schema, &[]).expect("no error");
+        assert_eq!(checker.checked.len(), 2);
+        assert_eq!(
+            checker.found.unknown.into_names(),
+            ["items.colour", "items.shape"]
+        );
+    }
+
+    #[test]
+    fn huge_names_are_similar_to_none() {
+        let found = "a".repeat(30_000_000);
+        let known = std::iter::repeat_n("temperature", 100);
+        assert_eq!(similar_name(&found, known), None);
     }
 
     #[tokio::test]

@@ -83,7 +83,7 @@ impl<T: WireRequest> JsonBody<T> {
         let listed: Vec<_> = entries(T::REFUSED).map(|(field, _)| field.name()).collect();
         let checker = FieldChecker::new(openapi::schemas(), T::IGNORED_NESTED, policy);
         let Findings { ignored, unknown } = checker.check_body(&mut fields, &T::name(), &listed)?;
-        removed.extend(unknown);
+        removed.extend(unknown.into_names());
         let mut body = Self::from_fields(fields)?;
         body.ignored.extend(ignored);
         body.removed = removed;

@@ -27,18 +27,28 @@ pub trait Backend: Send + Sync {
     ) -> Result<Box<dyn Session>, OpenError>;
 }
 
+/// Whether a backend can run on this machine.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum Probe {
     /// The first is the one that [`open`](Backend::open) uses.
     Available(Vec<Device>),
     /// `why` it cannot run here, and the `remedy`, both whole sentences for display.
-    Unavailable { why: String, remedy: String },
+    Unavailable {
+        /// What is missing.
+        why: String,
+        /// What to do about it.
+        remedy: String,
+    },
 }
 
+/// A device that a backend can use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Device {
+    /// Whether it is the CPU or an accelerator.
     pub kind: DeviceKind,
+    /// Its name, for display.
     pub label: String,
+    /// Its memory, if the system reports it.
     pub memory_bytes: Option<u64>,
 }
 
@@ -55,8 +65,11 @@ pub enum DeviceKind {
 /// backend that brings its own graph reads those).
 #[derive(Clone)]
 pub struct ModelSource {
+    /// The model's blocks and sizes.
     pub spec: Arc<ModelSpec>,
+    /// The weights, bound to the roles in the spec.
     pub weights: Arc<Weights>,
+    /// The checkpoint's files.
     pub paths: Vec<PathBuf>,
 }
 
@@ -73,7 +86,9 @@ pub struct SessionOptions {
     pub max_sequences: usize,
     /// Most new tokens over all rows of one step.
     pub max_step_tokens: usize,
+    /// CPU threads; `None` uses one per core this process may use.
     pub threads: Option<usize>,
+    /// Which arithmetic the session promises.
     pub precision: Precision,
     /// How KV is stored; a backend refuses a format that it or the model does not support.
     pub kv_format: Option<KvFormat>,
@@ -97,16 +112,21 @@ impl Default for SessionOptions {
 /// How keys and values are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum KvFormat {
+    /// 32-bit floats.
     F32,
+    /// 16-bit IEEE floats.
     F16,
+    /// bfloat16.
     Bf16,
     /// Eight bits per element, with a factor for each token's key and value of each head.
     Q8,
 }
 
 impl KvFormat {
+    /// Every format.
     pub const ALL: [Self; 4] = [Self::F32, Self::F16, Self::Bf16, Self::Q8];
 
+    /// The name on the command line and in configuration files.
     pub fn name(self) -> &'static str {
         match self {
             Self::F32 => "f32",
@@ -116,6 +136,7 @@ impl KvFormat {
         }
     }
 
+    /// The format with this [`name`](Self::name).
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|format| format.name() == name)
     }
@@ -124,6 +145,7 @@ impl KvFormat {
 /// How much of the device's memory a session may use.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemoryBudget {
+    /// This many bytes; at least 1.
     Bytes(u64),
     /// Of the device's memory, from 1 to 100.
     Percent(u8),

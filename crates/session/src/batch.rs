@@ -13,7 +13,9 @@ pub struct StepBatch {
 /// New tokens for one sequence: a prompt chunk, one decoded token, or a block to verify.
 #[derive(Debug, Clone, PartialEq)]
 pub struct Row {
+    /// The sequence to extend.
     pub sequence: SequenceId,
+    /// What to compute after its last positions.
     pub emit: Emit,
     tokens: Range<usize>,
 }
@@ -22,25 +24,30 @@ pub struct Row {
 /// row has tokens scores a prompt, in between verifies a speculative block.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub enum Emit {
+    /// Only extends the sequence.
     Nothing,
     /// The most likely next token at each of the last `positions`; the lowest id wins a tie.
     Greedy {
+        /// At most the row's tokens, at least 1.
         positions: usize,
     },
     /// A token drawn after the last position, for sessions that [draw](Capabilities::draws).
     Drawn(Draw),
     /// All logits at each of the last `positions`.
     Logits {
+        /// At most the row's tokens, at least 1.
         positions: usize,
     },
     /// The hidden state at each of the last `positions`: what the head would read, after the
     /// final norm and before the head's own scale. The head need not run.
     Hidden {
+        /// At most the row's tokens, at least 1.
         positions: usize,
     },
 }
 
 impl Emit {
+    /// How many positions it emits.
     pub fn positions(self) -> usize {
         match self {
             Emit::Nothing => 0,
@@ -53,11 +60,13 @@ impl Emit {
 }
 
 impl StepBatch {
+    /// Removes all rows and keeps the memory.
     pub fn clear(&mut self) {
         self.rows.clear();
         self.tokens.clear();
     }
 
+    /// Adds a row that appends `tokens` to `sequence`.
     pub fn push(&mut self, sequence: SequenceId, tokens: &[u32], emit: Emit) {
         let start = self.tokens.len();
         self.tokens.extend_from_slice(tokens);
@@ -68,10 +77,12 @@ impl StepBatch {
         });
     }
 
+    /// The rows, in the order they were added.
     pub fn rows(&self) -> &[Row] {
         &self.rows
     }
 
+    /// The new tokens of one of this batch's rows.
     pub fn tokens(&self, row: &Row) -> &[u32] {
         &self.tokens[row.tokens.clone()]
     }
@@ -137,6 +148,7 @@ impl StepBatch {
         self.tokens.len()
     }
 
+    /// Whether there are no rows.
     pub fn is_empty(&self) -> bool {
         self.rows.is_empty()
     }
@@ -154,6 +166,7 @@ pub struct StepOutput {
     hidden_size: usize,
 }
 
+/// The output of one row; its values are read through [`StepOutput`].
 #[derive(Debug, Default)]
 pub struct RowOutput {
     /// Why the row was refused; its sequence is then unchanged.
@@ -202,9 +215,7 @@ impl StepOutput {
 
     /// For sessions: room for the next row's logits, one vocabulary per emitted position.
     pub fn push_logits(&mut self, positions: usize) -> &mut [f32] {
-        let start = self.logits.len().checked_div(self.vocab_size).unwrap_or(0);
-        let range = start..start + positions;
-        self.logits.resize(range.end * self.vocab_size, 0.0);
+        let range = grow(&mut self.logits, self.vocab_size, positions);
         self.rows.push(RowOutput {
             logits: range.clone(),
             ..RowOutput::default()
@@ -214,9 +225,7 @@ impl StepOutput {
 
     /// For sessions: room for the next row's hidden states, one per emitted position.
     pub fn push_hidden(&mut self, positions: usize) -> &mut [f32] {
-        let start = self.hidden.len().checked_div(self.hidden_size).unwrap_or(0);
-        let range = start..start + positions;
-        self.hidden.resize(range.end * self.hidden_size, 0.0);
+        let range = grow(&mut self.hidden, self.hidden_size, positions);
         self.rows.push(RowOutput {
             hidden: range.clone(),
             ..RowOutput::default()
@@ -247,6 +256,7 @@ impl StepOutput {
         &mut self.hidden
     }
 
+    /// One entry per row, in the batch's order.
     pub fn rows(&self) -> &[RowOutput] {
         &self.rows
     }
@@ -283,4 +293,12 @@ impl StepOutput {
         let start = (self.rows[row].hidden.start + position) * self.hidden_size;
         &self.hidden[start..start + self.hidden_size]
     }
+}
+
+/// Adds `positions` vectors of `width` zeros. Returns which vectors they are.
+fn grow(values: &mut Vec<f32>, width: usize, positions: usize) -> Range<usize> {
+    let start = values.len().checked_div(width).unwrap_or(0);
+    let range = start..start + positions;
+    values.resize(range.end * width, 0.0);
+    range
 }

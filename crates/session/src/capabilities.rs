@@ -3,6 +3,7 @@
 pub struct Capabilities {
     /// The backend's name and the device, for display: `cpu (8 threads, avx512-vnni)`.
     pub device: String,
+    /// Logits per position.
     pub vocab_size: usize,
     /// Longest sequence.
     pub max_context: usize,
@@ -19,6 +20,7 @@ pub struct Capabilities {
     pub draws: bool,
     /// At which lengths `fork` and `truncate` work.
     pub prefix_copy: PrefixCopy,
+    /// Whether `export` and `import` work.
     pub export: bool,
     /// How KV is stored: `f32`, `f16`…
     pub kv_format: &'static str,
@@ -27,18 +29,23 @@ pub struct Capabilities {
     pub batch_invariant: bool,
 }
 
+/// At which lengths a sequence's prefix can be shared with another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PrefixCopy {
+    /// At any length.
     AnyLength,
     /// Only at the lengths that `Session::reusable` returns; recurrent models.
     AtSnapshots,
+    /// Never.
     None,
 }
 
 /// The memory of a session. Bytes are those on the device, not in the file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct Memory {
+    /// Bytes of the weights, mapped files included.
     pub weight_bytes: u64,
+    /// Bytes of one token's keys and values in all layers.
     pub kv_bytes_per_token: u64,
     /// Tokens that fit over all sequences.
     pub kv_capacity: usize,
@@ -49,6 +56,7 @@ pub struct Memory {
     /// Bytes of one recurrent state; 0 without recurrent layers. A sequence holds one besides its
     /// KV, and one for each snapshot.
     pub state_bytes: u64,
+    /// Recurrent states that sequences hold now, snapshots included.
     pub states_in_use: usize,
 }
 
@@ -62,6 +70,7 @@ pub struct HeldMemory {
 }
 
 impl HeldMemory {
+    /// The same memory in bytes, by the session's sizes per token and state.
     pub fn bytes(self, memory: &Memory) -> u64 {
         self.kv_tokens as u64 * memory.kv_bytes_per_token + self.states as u64 * memory.state_bytes
     }

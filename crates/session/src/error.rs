@@ -7,38 +7,96 @@ use crate::SequenceId;
 /// Why a session refused a call or a row. Nothing changed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
 pub enum SessionError {
+    /// No living sequence has this id.
     #[error("no sequence {}: it was released or never created", .0.0)]
     UnknownSequence(SequenceId),
+    /// Two rows of a batch extend the same sequence.
     #[error("sequence {} appears twice in one batch", .0.0)]
     DuplicateSequence(SequenceId),
+    /// A row has no tokens.
     #[error("a row must bring at least one token")]
     EmptyRow,
+    /// A token id is not in the vocabulary.
     #[error("token {token} is outside the vocabulary of {vocab_size}")]
-    TokenOutOfRange { token: u32, vocab_size: usize },
+    TokenOutOfRange {
+        /// The id.
+        token: u32,
+        /// Ids are below this.
+        vocab_size: usize,
+    },
+    /// A row emits more positions than it has tokens, or none where it needs one.
     #[error("{positions} positions to emit, but the row has {tokens} tokens")]
-    EmitOutOfRange { positions: usize, tokens: usize },
+    EmitOutOfRange {
+        /// Positions to emit.
+        positions: usize,
+        /// Tokens of the row.
+        tokens: usize,
+    },
+    /// The named parameter of a draw is out of range.
     #[error("`{0}` of a draw is out of range")]
     DrawOutOfRange(&'static str),
+    /// A fork or truncation at a length that the sequence does not have.
     #[error("length {len} is beyond the sequence's {available} tokens")]
-    LengthOutOfRange { len: usize, available: usize },
+    LengthOutOfRange {
+        /// The length asked for.
+        len: usize,
+        /// The sequence's length.
+        available: usize,
+    },
+    /// A fork or truncation at a length without a snapshot.
     #[error("no state was kept at length {len}; the nearest below is {reusable}")]
-    NoSnapshot { len: usize, reusable: usize },
+    NoSnapshot {
+        /// The length asked for.
+        len: usize,
+        /// The longest length below it that has one.
+        reusable: usize,
+    },
+    /// A sequence would grow past the context.
     #[error("{wanted} tokens exceed the context of {max_context}")]
-    ContextExceeded { wanted: usize, max_context: usize },
+    ContextExceeded {
+        /// The length it would have.
+        wanted: usize,
+        /// The longest sequence.
+        max_context: usize,
+    },
+    /// A batch has more tokens than a step may have.
     #[error("{tokens} new tokens in one step exceed the limit of {max}")]
-    StepTooLarge { tokens: usize, max: usize },
+    StepTooLarge {
+        /// The batch's tokens up to this row.
+        tokens: usize,
+        /// The limit.
+        max: usize,
+    },
+    /// KV memory is full.
     #[error("{wanted} more tokens of KV wanted, {available} free")]
-    KvExhausted { wanted: usize, available: usize },
+    KvExhausted {
+        /// Tokens the row needs.
+        wanted: usize,
+        /// Tokens that fit.
+        available: usize,
+    },
+    /// All recurrent states are in use.
     #[error("all {max} recurrent states are in use")]
-    StatesExhausted { max: usize },
+    StatesExhausted {
+        /// How many there are.
+        max: usize,
+    },
+    /// All sequences are in use.
     #[error("all {max} sequences of this session are in use")]
-    TooManySequences { max: usize },
+    TooManySequences {
+        /// How many there may be.
+        max: usize,
+    },
+    /// The logits of a row that emits a token are not numbers.
     #[error("the model computed NaN: its weights or the arithmetic are broken")]
     NotANumber,
+    /// The bytes to import are damaged or of another model or KV format; the text says which.
     #[error("not a sequence this session can import: {0}")]
     BadImport(String),
+    /// The backend cannot do what is named.
     #[error("`{0}` is not supported by this backend")]
     Unsupported(&'static str),
+    /// The device or its library failed.
     #[error("the device failed: {0}")]
     Device(String),
     /// The weights that the session reads in place are lost, and with them what it computed.
@@ -66,27 +124,42 @@ impl SessionError {
 /// Why a model could not be opened.
 #[derive(Debug, Error)]
 pub enum OpenError {
+    /// An option is out of range.
     #[error("option `{option}` is {found}, but must be {expected}")]
     Option {
+        /// The name of a field of [`SessionOptions`](crate::SessionOptions).
         option: &'static str,
+        /// Its value.
         found: String,
+        /// The range, for display.
         expected: String,
     },
+    /// The backend cannot run on this machine.
     #[error("backend `{backend}` is not available: {why} {remedy}")]
     Unavailable {
+        /// The backend's name.
         backend: &'static str,
+        /// What is missing.
         why: String,
+        /// What to do about it.
         remedy: String,
     },
+    /// The session does not fit into memory.
     #[error("the {what} needs {wanted} bytes, and {bound} {available}")]
     OutOfMemory {
+        /// The part that does not fit, for display.
         what: &'static str,
+        /// Bytes it needs.
         wanted: u64,
+        /// The limit it exceeds.
         bound: MemoryBound,
+        /// Bytes the limit allows.
         available: u64,
     },
+    /// The device or its library failed.
     #[error("the device failed while the model was loaded: {0}")]
     Device(String),
+    /// The weights are damaged or do not match the spec.
     #[error(transparent)]
     Weights(#[from] loquat_weights::WeightsError),
 }
@@ -94,6 +167,7 @@ pub enum OpenError {
 /// Which limit a session's memory exceeds.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum MemoryBound {
+    /// The memory of the machine or the device.
     Machine,
     /// [`SessionOptions::memory`](crate::SessionOptions::memory).
     Budget,

@@ -5,6 +5,7 @@
 //! seam, so a backend may be eager, hand-written or compiled. The modules `limits`, `loading`,
 //! `sequences` and `transfer` are shared code for backends, not part of the contract. Scheduling,
 //! sampling, text and files belong to other crates; nothing here blocks on I/O or knows JSON.
+#![deny(missing_docs)]
 
 mod backend;
 mod batch;
@@ -37,6 +38,7 @@ pub struct SequenceId(pub u64);
 /// A session never panics on bad input. A refused call is a typed error that names the field
 /// and leaves everything as it was.
 pub trait Session: Send {
+    /// What this session can do; constant for its lifetime.
     fn capabilities(&self) -> &Capabilities;
 
     /// Reads counters; changes nothing.

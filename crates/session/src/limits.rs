@@ -18,6 +18,7 @@ const MIN_TOKENS: usize = 256;
 /// The limits of a session on one device.
 #[derive(Debug)]
 pub struct Limits {
+    /// Longest sequence.
     pub context: usize,
     /// A multiple of [`Sizes::granularity`].
     pub kv_tokens: usize,
@@ -27,6 +28,7 @@ pub struct Limits {
     pub max_sequences: usize,
     /// Bytes of weights, KV, states and buffers if all is used.
     pub resident_bytes: u64,
+    /// What the limits were computed from.
     pub sizes: Sizes,
 }
 
@@ -35,6 +37,7 @@ pub struct Limits {
 pub struct Sizes {
     /// The device's memory; `None` if the system does not report it.
     pub device_bytes: Option<u64>,
+    /// Bytes of one token's keys and values in all layers.
     pub kv_bytes_per_token: u64,
     /// Tokens of a KV page.
     pub granularity: usize,
@@ -44,6 +47,7 @@ pub struct Sizes {
     pub weight_bytes: u64,
     /// Weights in the mapped file, which the system can drop and read again.
     pub mapped_bytes: u64,
+    /// Bytes of the buffers that a step uses.
     pub buffer_bytes: u64,
 }
 

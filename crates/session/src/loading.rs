@@ -8,6 +8,7 @@ use crate::OpenError;
 
 /// How a backend loads the parts of a layer.
 pub trait LayerParts {
+    /// A loaded norm.
     type Norm;
     /// What a branch computes between its norms.
     type Inner;
@@ -22,12 +23,16 @@ pub trait LayerParts {
         bias: Option<&[f32]>,
     ) -> Result<Self::Norm, OpenError>;
 
+    /// Loads what the spec describes: attention, a feed-forward network or another mixer.
     fn inner(&mut self, weights: LayerWeights, spec: &Inner) -> Result<Self::Inner, OpenError>;
 
+    /// Loads a factor of the residual stream.
     fn scale(&mut self, values: &[f32]) -> Result<Self::Scale, OpenError>;
 }
 
+/// A layer as the backend runs it.
 pub struct LoadedLayer<N, I, S> {
+    /// The blocks, in the order they run.
     pub blocks: Vec<LoadedBlock<N, I>>,
     /// Multiplies the stream after the last block.
     pub scale: Option<S>,
@@ -35,17 +40,25 @@ pub struct LoadedLayer<N, I, S> {
 
 /// `x += residual_scale * post_norm(sum of branches(x))`
 pub struct LoadedBlock<N, I> {
+    /// Their outputs are added.
     pub branches: Vec<LoadedBranch<N, I>>,
+    /// Applied to the sum.
     pub post_norm: Option<N>,
+    /// Multiplies what is added to the stream.
     pub residual_scale: f32,
 }
 
 /// `post_norm(inner(pre_norm(x) * input_scale) * output_scale)`
 pub struct LoadedBranch<N, I> {
+    /// Applied to the branch's input.
     pub pre_norm: Option<N>,
+    /// Multiplies the normed input.
     pub input_scale: f32,
+    /// What the branch computes.
     pub inner: I,
+    /// Multiplies the result.
     pub output_scale: f32,
+    /// Applied last.
     pub post_norm: Option<N>,
 }
 
@@ -137,14 +150,17 @@ pub fn load_norm<P: LayerParts>(
     parts.norm(spec, weight, bias)
 }
 
+/// The matrix with this role, or an error that names the role.
 pub fn matrix(weights: &Weights, role: Role) -> Result<&Matrix, OpenError> {
     weights.matrix(role).ok_or_else(|| unbound(role))
 }
 
+/// The stacked matrices with this role (experts), or an error that names the role.
 pub fn stack(weights: &Weights, role: Role) -> Result<&[Matrix], OpenError> {
     weights.stack(role).ok_or_else(|| unbound(role))
 }
 
+/// The vector with this role, or an error that names the role.
 pub fn vector(weights: &Weights, role: Role) -> Result<&[f32], OpenError> {
     weights.vector(role).ok_or_else(|| unbound(role))
 }
@@ -165,26 +181,32 @@ pub struct LayerWeights<'a> {
 }
 
 impl<'a> LayerWeights<'a> {
+    /// The weights of layer `index`.
     pub fn new(weights: &'a Weights, index: usize) -> Self {
         Self { weights, index }
     }
 
+    /// The role in this layer.
     pub fn role(&self, role: LayerRole) -> Role {
         Role::Layer(self.index, role)
     }
 
+    /// The layer's matrix, or an error that names its role.
     pub fn matrix(&self, role: LayerRole) -> Result<&'a Matrix, OpenError> {
         matrix(self.weights, self.role(role))
     }
 
+    /// The layer's stacked matrices, or an error that names their role.
     pub fn stack(&self, role: LayerRole) -> Result<&'a [Matrix], OpenError> {
         stack(self.weights, self.role(role))
     }
 
+    /// The layer's vector, or an error that names its role.
     pub fn vector(&self, role: LayerRole) -> Result<&'a [f32], OpenError> {
         vector(self.weights, self.role(role))
     }
 
+    /// The layer's vector, if the checkpoint has it.
     pub fn optional(&self, role: LayerRole) -> Option<&'a [f32]> {
         self.weights.vector(self.role(role))
     }
@@ -205,6 +227,7 @@ impl<'a> LayerWeights<'a> {
             .transpose()
     }
 
+    /// A norm that the spec has.
     pub fn required_norm<P: LayerParts>(
         &self,
         parts: &mut P,

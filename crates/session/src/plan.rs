@@ -6,7 +6,9 @@ use crate::{Capabilities, Memory, PrefixCopy, SessionOptions};
 /// A session's capabilities and memory before it is opened, with nothing in use.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Plan {
+    /// What the session will be able to do.
     pub capabilities: Capabilities,
+    /// The memory it will have.
     pub memory: Memory,
     /// Bytes allocated once everything is used: weights, KV, states, buffers. The caller owns
     /// [`StepOutput`](crate::StepOutput), which is not counted.

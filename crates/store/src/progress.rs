@@ -12,14 +12,18 @@ pub trait Progress {
     fn file(&mut self, _file: usize, _how: FileProgress<'_>) {}
     /// Something the user should know that is not an error.
     fn note(&mut self, message: &str);
+    /// The operation has ended.
     fn finish(&mut self);
 }
 
 /// The progress of one file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum FileProgress<'a> {
+    /// The file's download begins.
     Started {
+        /// Its name, for display.
         name: &'a str,
+        /// Its size.
         bytes: u64,
     },
     /// Bytes done so far. Starts above 0 for a resumed download, and goes back when a file is

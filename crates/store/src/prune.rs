@@ -4,8 +4,9 @@ use std::fs;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use loquat_weights::size_on_disk;
+
 use crate::hub::Leftover;
-use crate::pip::size_of;
 use crate::records::now;
 use crate::staging;
 use crate::{Owner, Progress, Store, StoreError, StoredModel};
@@ -21,12 +22,18 @@ pub struct PruneOptions {
 #[derive(Debug, Clone)]
 pub enum Prunable {
     /// An abandoned work directory, draft or download, or content that no model uses.
-    Leftover { path: PathBuf, bytes: u64 },
+    Leftover {
+        /// The file or directory.
+        path: PathBuf,
+        /// Its size.
+        bytes: u64,
+    },
     /// A model that was not run recently.
     Model(Box<StoredModel>),
 }
 
 impl Prunable {
+    /// What removing it frees.
     pub fn bytes(&self) -> u64 {
         match self {
             Self::Leftover { bytes, .. } => *bytes,
@@ -40,7 +47,7 @@ impl Store {
     pub fn prunable(&self, options: PruneOptions) -> Result<Vec<Prunable>, StoreError> {
         let mut found = Vec::new();
         for path in staging::orphans(&self.cache_dir) {
-            let bytes = size_of(&path);
+            let bytes = size_on_disk(&path);
             found.push(Prunable::Leftover { path, bytes });
         }
         let drafts = self.abandoned_drafts().into_iter();

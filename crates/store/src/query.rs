@@ -36,8 +36,10 @@ pub enum FileKind {
 }
 
 impl FileKind {
+    /// Every kind.
     pub const ALL: [Self; 3] = [Self::Gguf, Self::Mlx, Self::Safetensors];
 
+    /// The name in configuration files.
     pub fn name(self) -> &'static str {
         match self {
             Self::Gguf => "gguf",

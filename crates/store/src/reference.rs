@@ -9,10 +9,10 @@
 //! A `file:///` URL names a path that is not valid UTF-8, and so cannot be written as text.
 
 use std::borrow::Cow;
-use std::ffi::OsString;
 use std::fmt;
 use std::path::{Path, PathBuf};
 
+use loquat_weights::path_from_bytes;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, percent_encode};
 
 use crate::StoreError;
@@ -60,28 +60,17 @@ fn url_path(url: &str) -> Option<PathBuf> {
     let path = url.strip_prefix(FILE_URL)?;
     let bytes = percent_decode_str(path).collect();
     let rooted = path.starts_with('/');
-    rooted
-        .then(|| os_string(bytes))
-        .flatten()
-        .map(PathBuf::from)
-}
-
-#[cfg(unix)]
-fn os_string(bytes: Vec<u8>) -> Option<OsString> {
-    Some(std::os::unix::ffi::OsStringExt::from_vec(bytes))
-}
-
-#[cfg(not(unix))]
-fn os_string(bytes: Vec<u8>) -> Option<OsString> {
-    String::from_utf8(bytes).ok().map(OsString::from)
+    rooted.then(|| path_from_bytes(bytes)).flatten()
 }
 
 /// A parsed reference.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum ModelReference {
+    /// A file or directory on this machine.
     Path(PathBuf),
     /// `name` or `name:tag` in the catalog.
     Name(String),
+    /// A repository of the model hub.
     Hub(HubReference),
 }
 
@@ -92,6 +81,7 @@ pub struct HubReference {
     pub repo: String,
     /// A branch, tag or commit.
     pub revision: Option<String>,
+    /// Selects one of several models in the repository.
     pub part: Option<RepoPart>,
 }
 

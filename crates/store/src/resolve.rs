@@ -14,7 +14,9 @@ pub enum ResolvedReference<'a> {
     Local(LocalModel),
     /// A form of a catalog entry, downloaded or not.
     Catalog {
+        /// The catalog entry.
         entry: &'a CatalogEntry,
+        /// The entry's files that the query selects.
         form: &'a ModelForm,
     },
     /// A hub repository, cached or not.

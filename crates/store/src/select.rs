@@ -61,11 +61,9 @@ pub(crate) fn choose(
             }
         }
         (None, Some(FileKind::Gguf)) => offer.usual_gguf(),
-        (None, Some(kind)) => match contents.has_safetensors() {
-            true => Ok(Choice::Safetensors),
-            false if offer.ggufs.is_empty() => Err(offer.no_model()),
-            false => Err(offer.no_such_part(kind.name())),
-        },
+        (None, Some(_)) if contents.has_safetensors() => Ok(Choice::Safetensors),
+        (None, Some(_)) if offer.ggufs.is_empty() => Err(offer.no_model()),
+        (None, Some(kind)) => Err(offer.no_such_part(kind.name())),
         (None, None) => match (contents.has_safetensors(), offer.ggufs.is_empty()) {
             (true, true) => Ok(Choice::Safetensors),
             (false, false) => offer.usual_gguf(),

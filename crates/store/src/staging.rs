@@ -7,9 +7,9 @@ use std::fs::{self, File, TryLockError};
 use std::io;
 use std::path::{Path, PathBuf};
 
+use loquat_weights::size_on_disk;
 use tempfile::TempDir;
 
-use crate::pip::size_of;
 use crate::{Progress, StoreError};
 
 /// Held while an entry is fetched; released when dropped.
@@ -105,7 +105,7 @@ pub(crate) fn sweep(cache_dir: &Path) -> Vec<(PathBuf, u64)> {
     let mut removed = Vec::new();
     for (key, dir) in work_dirs(&cache_dir.join("tmp")) {
         let swept = with_free_lock(&locks, &key, || {
-            let bytes = size_of(&dir);
+            let bytes = size_on_disk(&dir);
             fs::remove_dir_all(&dir)?;
             removed.push((dir.clone(), bytes));
             Ok(())

@@ -28,6 +28,7 @@ pub struct Detokenizer {
 }
 
 impl Detokenizer {
+    /// A detokenizer at the start of a text.
     pub fn new(tokenizer: Tokenizer, options: DetokenizerOptions) -> Self {
         Self {
             strip_space: tokenizer.strips_leading_space() && !options.continues,

@@ -20,85 +20,164 @@ pub enum Blame {
 /// Every error of this crate.
 #[derive(Debug, thiserror::Error)]
 pub enum TextError {
+    /// A strict tool has a schema that the model's call format cannot enforce.
     #[error(
         "this model's call format cannot enforce `{keyword}` in the schema of tool `{tool}`; \
          remove the keyword or `strict`"
     )]
-    ToolSchema { tool: String, keyword: String },
+    ToolSchema {
+        /// The tool's name.
+        tool: String,
+        /// The schema's keyword.
+        keyword: String,
+    },
 
+    /// A file cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Read {
+        /// The file.
         path: PathBuf,
+        /// The system's error.
         source: std::io::Error,
     },
 
+    /// A file is not JSON.
     #[error("{} is not valid JSON: {source}", path.display())]
     Json {
+        /// The file.
         path: PathBuf,
+        /// Where and why it does not parse.
         source: serde_json::Error,
     },
 
+    /// The tokenizer's definition is invalid or of an unsupported kind.
     #[error("{origin} is not a supported tokenizer: {source}")]
     Tokenizer {
+        /// The file or field it comes from.
         origin: String,
+        /// The library's error.
         source: LibraryError,
     },
 
+    /// A field that the tokenizer needs is missing.
     #[error("`{field}` is missing; a tokenizer cannot be built without it")]
-    MissingField { field: String },
+    MissingField {
+        /// The field's name.
+        field: String,
+    },
 
+    /// A field has an invalid value.
     #[error("`{field}` is {found}; it must be {wanted}")]
     BadField {
+        /// The field's name, with its file.
         field: String,
+        /// Its value, for display.
         found: String,
+        /// What it must be.
         wanted: String,
     },
 
+    /// A GGUF file names a tokenizer model that is not supported.
     #[error("tokenizer model `{name}` is not supported; supported: {known}")]
-    UnknownTokenizerModel { name: String, known: String },
+    UnknownTokenizerModel {
+        /// The name.
+        name: String,
+        /// Supported names, for display.
+        known: String,
+    },
 
+    /// A GGUF file names a pre-tokenizer that is not known.
     #[error("`{name}` is not a known pre-tokenizer; known: {known}")]
-    UnknownPreTokenizer { name: String, known: String },
+    UnknownPreTokenizer {
+        /// The name.
+        name: String,
+        /// Known names, for display.
+        known: String,
+    },
 
+    /// `tokenizer.json` has a decoder that is not supported.
     #[error("tokenizer decoder `{kind}` is not supported; supported: {known}")]
-    UnsupportedDecoder { kind: String, known: String },
+    UnsupportedDecoder {
+        /// The decoder's type.
+        kind: String,
+        /// Supported types, for display.
+        known: String,
+    },
 
+    /// A character has no token.
     #[error("the vocabulary has no token for {character:?}, no byte tokens and no unknown token")]
-    Unencodable { character: char },
+    Unencodable {
+        /// The character.
+        character: char,
+    },
 
+    /// The tokenizer library failed.
     #[error("the text cannot be encoded: {source}")]
-    Encode { source: LibraryError },
+    Encode {
+        /// The library's error.
+        source: LibraryError,
+    },
 
+    /// The caller of [`Tokenizer::interruptible`](crate::Tokenizer::interruptible) stopped it.
     #[error("encoding the text was interrupted")]
     Interrupted,
 
+    /// The vocabulary has no fill-in-the-middle tokens.
     #[error(
         "this model has no fill-in-the-middle tokens, so it cannot write text before a suffix; use \
          a code model such as Qwen2.5-Coder"
     )]
     NoFimTokens,
 
+    /// A stop string is empty.
     #[error("stop[{index}] is empty; a stop string needs at least one character")]
-    EmptyStop { index: usize },
+    EmptyStop {
+        /// Index in the list of stop strings.
+        index: usize,
+    },
 
+    /// No reasoning format has this name.
     #[error("`{name}` is not a reasoning format; use one of: {known}")]
-    UnknownReasoningFormat { name: String, known: String },
+    UnknownReasoningFormat {
+        /// The name.
+        name: String,
+        /// Known names, for display.
+        known: String,
+    },
 
+    /// No tool-call format has this name.
     #[error("`{name}` is not a tool-call format; use one of: {known}")]
-    UnknownCallFormat { name: String, known: String },
+    UnknownCallFormat {
+        /// The name.
+        name: String,
+        /// Known names, for display.
+        known: String,
+    },
 
+    /// The model's files have no chat template.
     #[error("the model has no chat template; write its prompts in full")]
     NoChatTemplate,
 
+    /// The chat template does not parse.
     #[error("the chat template cannot be parsed: {source}")]
-    TemplateSyntax { source: TemplateFault },
+    TemplateSyntax {
+        /// Where and why.
+        source: TemplateFault,
+    },
 
     /// The template called `raise_exception`; the message is the template author's, unchanged.
     #[error("{message}")]
-    TemplateRefused { message: String },
+    TemplateRefused {
+        /// The template's message.
+        message: String,
+    },
 
+    /// Rendering the chat template failed.
     #[error("the chat template cannot render this conversation: {source}")]
-    TemplateRender { source: TemplateFault },
+    TemplateRender {
+        /// Where and why.
+        source: TemplateFault,
+    },
 }
 
 impl TextError {

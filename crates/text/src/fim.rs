@@ -79,7 +79,9 @@ pub struct FimTokens {
 /// A text to fill in.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct FimPrompt<'a> {
+    /// The text before the gap.
     pub prefix: &'a str,
+    /// The text after the gap.
     pub suffix: &'a str,
     /// Other files, as `(name, text)`.
     pub files: &'a [(String, String)],

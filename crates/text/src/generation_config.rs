@@ -18,21 +18,35 @@ const GGUF_PREFIX: &str = "general.sampling.";
 pub struct GenerationConfig {
     /// `false` selects greedy decoding and overrides the other fields.
     pub do_sample: Option<bool>,
+    /// Flattens (above 1) or sharpens (below 1) the distribution.
     pub temperature: Option<f32>,
+    /// How many of the likeliest tokens to draw from; 0 is all.
     pub top_k: Option<usize>,
+    /// Total probability of the likeliest tokens to draw from.
     pub top_p: Option<f32>,
+    /// Least probability, as a share of the likeliest token's.
     pub min_p: Option<f32>,
+    /// Total probability of the most typical tokens to draw from.
     pub typical_p: Option<f32>,
+    /// Above 1 discourages tokens of the prompt and the output.
     pub repetition_penalty: Option<f32>,
+    /// Subtracted from the logits of tokens in the output.
     pub presence_penalty: Option<f32>,
+    /// Subtracted once for each occurrence in the output.
     pub frequency_penalty: Option<f32>,
     /// -1 is all tokens.
     pub penalty_last_n: Option<i32>,
+    /// How often XTC drops the likeliest tokens.
     pub xtc_probability: Option<f32>,
+    /// XTC spares tokens less probable than this.
     pub xtc_threshold: Option<f32>,
+    /// 0 disables mirostat; 2 is its second version.
     pub mirostat: Option<u8>,
+    /// Mirostat's target for the average surprise, in bits.
     pub mirostat_tau: Option<f32>,
+    /// Mirostat's learning rate.
     pub mirostat_eta: Option<f32>,
+    /// Tokens to generate before a stop token is allowed.
     pub min_tokens: Option<usize>,
     /// Sequences of tokens that are not to be completed.
     pub bad_words: Vec<Vec<u32>>,

@@ -162,7 +162,8 @@ fn byte_level(vocab: &GgufVocab<'_>, fields: Fields<'_>) -> Result<TokenizerData
         _ => None,
     });
     tokenizer.add_tokens(matched).map_err(failed)?;
-    let encoder = Encoder::Library(Box::new(LibraryEncoder::new(tokenizer)));
+    let encoder = LibraryEncoder::new(tokenizer).map_err(failed)?;
+    let encoder = Encoder::Library(Box::new(encoder));
     Ok(vocab.parts(encoder, Spelling::ByteLevel, pre.adds_bos))
 }
 

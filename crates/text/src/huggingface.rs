@@ -49,8 +49,12 @@ pub(crate) fn load(dir_or_file: &Path) -> Result<TokenizerData> {
         (vocabulary.kind(id) == TokenKind::Special).then_some(id)
     };
     let eos_ids = end_tokens::collect(settings.end_tokens.iter().copied().chain(eos), special);
+    let encoder = LibraryEncoder::new(tokenizer).map_err(|source| TextError::Tokenizer {
+        origin: file.display().to_string(),
+        source,
+    })?;
     Ok(TokenizerData {
-        encoder: Encoder::Library(Box::new(LibraryEncoder::new(tokenizer))),
+        encoder: Encoder::Library(Box::new(encoder)),
         vocabulary,
         prefix,
         suffix,

@@ -3,6 +3,7 @@
 //!
 //! It does not read GGUF or safetensors containers (`weights`), interpret conversations (`chat`) or
 //! sample (`engine`).
+#![deny(missing_docs)]
 
 mod detokenizer;
 mod end_tokens;
@@ -13,6 +14,7 @@ mod generation_config;
 mod gguf_vocab;
 mod huggingface;
 mod interrupt;
+mod limited_normalizer;
 pub mod pretokenizer;
 mod sentencepiece;
 mod stop;

@@ -8,8 +8,9 @@ use tokenizers::{AddedVocabulary, Model, OffsetType, PreTokenizer};
 
 use crate::fim::{FimIds, FimTokens};
 use crate::interrupt::Interrupt;
+use crate::limited_normalizer::NormalizerSteps;
 use crate::sentencepiece::SentencePiece;
-use crate::tokenizer_limits::{LimitedNormalizer, without_panics};
+use crate::tokenizer_limits::without_panics;
 use crate::vocabulary::{TokenKind, Vocabulary};
 use crate::{Result, TextError, gguf_vocab, huggingface};
 
@@ -76,17 +77,21 @@ pub(crate) enum Encoder {
 #[derive(Debug)]
 pub(crate) struct LibraryEncoder {
     tokenizer: tokenizers::Tokenizer,
+    normalizer: Option<NormalizerSteps>,
     without_special: AddedVocabulary,
 }
 
 impl LibraryEncoder {
-    pub(crate) fn new(tokenizer: tokenizers::Tokenizer) -> Self {
+    pub(crate) fn new(tokenizer: tokenizers::Tokenizer) -> tokenizers::Result<Self> {
+        let normalizer = tokenizer.get_normalizer().map(NormalizerSteps::new);
+        let normalizer = normalizer.transpose()?;
         let mut without_special = tokenizer.get_added_vocabulary().clone();
         without_special.set_encode_special_tokens(true);
-        Self {
+        Ok(Self {
             tokenizer,
+            normalizer,
             without_special,
-        }
+        })
     }
 
     fn encode(&self, text: &str, parse_special: bool, interrupt: &Interrupt) -> Result<Vec<u32>> {
@@ -108,11 +113,11 @@ impl LibraryEncoder {
         } else {
             &self.without_special
         };
-        let normalizer = self.tokenizer.get_normalizer();
-        let normalizer = normalizer.map(|inner| LimitedNormalizer::new(inner, text));
+        let steps = self.normalizer.as_ref();
+        let normalizer = steps.map(|steps| steps.limited(text.len()));
         let mut pieces = added.extract_and_normalize(normalizer.as_ref(), text);
-        if let Some(normalizer) = &normalizer {
-            normalizer.check()?;
+        if let Some(normalizer) = normalizer {
+            normalizer.finish()?;
         }
         interrupt.check()?;
         if let Some(pre_tokenizer) = self.tokenizer.get_pre_tokenizer() {

@@ -3,7 +3,6 @@
 
 use std::any::Any;
 use std::panic::{AssertUnwindSafe, catch_unwind};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -12,6 +11,7 @@ use serde_json::Value;
 use tokenizers::{NormalizedString, Normalizer, NormalizerWrapper};
 
 use crate::error::LibraryError;
+use crate::limited_normalizer::NormalizerSteps;
 
 /// Steps of a normalizer, a pre-tokenizer or a post-processor. Published files have up to six.
 const MAX_STEPS: usize = 32;
@@ -27,9 +27,6 @@ const MAX_REPLACEMENT: usize = 128;
 const MAX_PIECES: usize = 64;
 /// How many times longer all steps together may make a text in the worst case.
 const MAX_GROWTH: usize = 4096;
-/// How many times longer a text may become, beside `SLACK` bytes.
-const MAX_TEXT_GROWTH: usize = 32;
-const SLACK: usize = 4096;
 
 /// The parts of a `tokenizer.json` that decide what happens to a text. The vocabulary is skipped.
 #[derive(Deserialize)]
@@ -40,6 +37,15 @@ struct Pipeline {
     pre_tokenizer: Value,
     #[serde(default)]
     post_processor: Value,
+    #[serde(default)]
+    added_tokens: Vec<AddedContent>,
+}
+
+/// A token that is matched as a unit. The library normalizes it while it reads the file.
+#[derive(Deserialize)]
+struct AddedContent {
+    #[serde(default)]
+    content: String,
 }
 
 /// Checks the pipeline of a `tokenizer.json`. The error names the field.
@@ -61,7 +67,26 @@ pub(crate) fn check(file: &[u8]) -> Result<(), LibraryError> {
     for step in steps(&pipeline.post_processor, "post_processor", "processors")? {
         check_post_processor(step)?;
     }
-    Ok(())
+    check_added_tokens(pipeline)
+}
+
+/// Added tokens may grow as much as a text of their length.
+fn check_added_tokens(pipeline: Pipeline) -> Result<(), LibraryError> {
+    let tokens = pipeline.added_tokens;
+    if pipeline.normalizer.is_null() || tokens.is_empty() {
+        return Ok(());
+    }
+    without_panics(|| {
+        let normalizer: NormalizerWrapper = serde_json::from_value(pipeline.normalizer)?;
+        let steps = NormalizerSteps::new(&normalizer)?;
+        let limited = steps.limited(tokens.iter().map(|token| token.content.len()).sum());
+        for token in tokens {
+            limited.normalize(&mut NormalizedString::from(token.content))?;
+        }
+        limited
+            .finish()
+            .map_err(|error| format!("`added_tokens`: {error}").into())
+    })
 }
 
 /// The steps of a sequence, which may contain sequences.
@@ -69,8 +94,12 @@ fn steps<'v>(value: &'v Value, field: &str, list: &str) -> Result<Vec<&'v Value>
     let mut found = Vec::new();
     let mut open = vec![value];
     while let Some(step) = open.pop() {
+        let kind = step.get("type").and_then(Value::as_str);
         match step.get(list) {
-            Some(Value::Array(inner)) => open.extend(inner.iter().rev()),
+            // Old files leave the type out.
+            Some(Value::Array(inner)) if kind.is_none_or(|kind| kind == "Sequence") => {
+                open.extend(inner.iter().rev());
+            }
             _ if step.is_null() => {}
             _ => found.push(step),
         }
@@ -187,58 +216,6 @@ fn panic_message(panic: &(dyn Any + Send)) -> String {
     }
 }
 
-/// A normalizer that stops when a text becomes much longer. The library ignores a normalizer's
-/// error, so the overflow is kept for the caller.
-pub(crate) struct LimitedNormalizer<'n> {
-    inner: &'n NormalizerWrapper,
-    max_bytes: usize,
-    exceeded: AtomicBool,
-}
-
-impl<'n> LimitedNormalizer<'n> {
-    pub(crate) fn new(inner: &'n NormalizerWrapper, text: &str) -> Self {
-        Self {
-            inner,
-            max_bytes: text.len().saturating_mul(MAX_TEXT_GROWTH) + SLACK,
-            exceeded: AtomicBool::new(false),
-        }
-    }
-
-    /// An error if a text became too long.
-    pub(crate) fn check(&self) -> Result<(), LibraryError> {
-        if self.exceeded.load(Ordering::Relaxed) {
-            let limit = self.max_bytes;
-            return Err(format!("the normalizer makes more than {limit} bytes of the text").into());
-        }
-        Ok(())
-    }
-
-    fn apply(
-        &self,
-        step: &NormalizerWrapper,
-        text: &mut NormalizedString,
-    ) -> tokenizers::Result<()> {
-        if let NormalizerWrapper::Sequence(steps) = step {
-            return steps
-                .as_ref()
-                .iter()
-                .try_for_each(|step| self.apply(step, text));
-        }
-        step.normalize(text)?;
-        if text.get().len() > self.max_bytes {
-            self.exceeded.store(true, Ordering::Relaxed);
-            text.clear();
-        }
-        Ok(())
-    }
-}
-
-impl Normalizer for LimitedNormalizer<'_> {
-    fn normalize(&self, text: &mut NormalizedString) -> tokenizers::Result<()> {
-        self.apply(self.inner, text)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -264,6 +241,11 @@ mod tests {
             (
                 json!({"normalizer": {"type": "Replace", "pattern": {"String": "a"},
                     "content": "x".repeat(1000)}}),
+                "`normalizer.Replace.content`",
+            ),
+            (
+                json!({"normalizer": {"type": "Replace", "pattern": {"String": "a"},
+                    "content": "x".repeat(1000), "normalizers": []}}),
                 "`normalizer.Replace.content`",
             ),
             (

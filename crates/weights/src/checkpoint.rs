@@ -12,15 +12,19 @@ use crate::{
     Blob, FileWatch, MAX_CONFIG_BYTES, RawTensor, WeightsError, read_side_file, safetensors,
 };
 
+/// The file format of a checkpoint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Format {
+    /// One GGUF file.
     Gguf,
+    /// Safetensors with `config.json`.
     Safetensors,
     /// Safetensors that MLX quantized.
     Mlx,
 }
 
 impl Format {
+    /// The name, for display.
     pub fn name(self) -> &'static str {
         match self {
             Format::Gguf => "GGUF",
@@ -32,7 +36,9 @@ impl Format {
 
 /// An opened checkpoint. Its files are mapped, not read.
 pub struct Checkpoint {
+    /// The model as blocks and sizes.
     pub spec: ModelSpec,
+    /// The format of its files.
     pub format: Format,
     /// The weight file, or the index of several; empty for a generated model.
     pub paths: Vec<PathBuf>,
@@ -217,6 +223,7 @@ impl Checkpoint {
         files
     }
 
+    /// Every tensor in the files.
     pub fn tensors(&self) -> &[RawTensor] {
         &self.tensors
     }

@@ -18,6 +18,7 @@ mod blob;
 mod bus_guard;
 mod checkpoint;
 pub mod decode;
+mod disk;
 mod dtype;
 mod error;
 pub mod gguf;
@@ -31,6 +32,7 @@ mod tensor;
 pub use bind::{Mismatch, Weights, bind, fit};
 pub use blob::Blob;
 pub use checkpoint::{Checkpoint, Format};
+pub use disk::{path_from_bytes, size_on_disk};
 pub use dtype::Dtype;
 pub use error::{DecodeFault, GgufFault, IndexFault, SafetensorsFault, WeightsError};
 pub use mapped_file::{FileChange, FileWatch};
@@ -38,3 +40,6 @@ pub use matrix::{EncodedRow, Matrix, Storage};
 pub use quantization::MlxQuantization;
 pub use side_file::{MAX_CONFIG_BYTES, MAX_VOCABULARY_BYTES, read_side_file, require_regular_file};
 pub use tensor::{RawTensor, TensorInfo};
+
+/// The type of [`Checkpoint::spec`].
+pub use loquat_spec::ModelSpec;

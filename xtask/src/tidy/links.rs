@@ -1,42 +1,93 @@
-//! Finds dead links in the documentation.
+//! Finds dead links, and paths that do not exist, in the documentation.
 
 use super::tree::Tree;
 use super::{Violation, line_of};
 
-const RULE: &str = "dead-link";
+/// Code that starts with one of these is a path from the repository's root.
+const ROOTS: &[&str] = &[
+    "backends/",
+    "clients/",
+    "crates/",
+    "docs/",
+    "judges/",
+    "xtask/",
+];
 
 /// Every relative link of a Markdown file whose target does not exist. Fragments are not checked.
 pub fn dead_links(tree: &Tree) -> Vec<Violation> {
     let mut violations = Vec::new();
     for (path, text) in tree.files(".md") {
-        let prose = blank_code(text);
+        let (prose, _) = separate_code(text);
         for (offset, target) in link_targets(&prose) {
             let Some(file) = file_part(target) else {
                 continue;
             };
             if !resolve(path, file).is_some_and(|resolved| tree.exists(&resolved)) {
-                violations.push(Violation {
-                    path: path.to_string(),
-                    line: line_of(text, offset),
-                    rule: RULE,
-                    message: format!("`{target}` does not exist"),
-                });
+                violations.push(missing("dead-link", path, line_of(text, offset), target));
             }
         }
     }
     violations
 }
 
-/// The text with code blocks and code spans replaced by spaces; offsets stay the same.
-fn blank_code(text: &str) -> String {
+/// Every repository path in a code span of a Markdown file that does not exist.
+pub fn dead_paths(tree: &Tree) -> Vec<Violation> {
+    let mut violations = Vec::new();
+    for (path, text) in tree.files(".md") {
+        let (_, spans) = separate_code(text);
+        for (offset, span) in spans.into_iter().filter(|(_, span)| is_path(span)) {
+            for name in expand_braces(span) {
+                if !tree.exists(name.trim_end_matches('/')) {
+                    violations.push(missing("dead-path", path, line_of(text, offset), &name));
+                }
+            }
+        }
+    }
+    violations
+}
+
+fn missing(rule: &'static str, path: &str, line: usize, target: &str) -> Violation {
+    Violation {
+        path: path.to_string(),
+        line,
+        rule,
+        message: format!("`{target}` does not exist"),
+    }
+}
+
+/// Whether a code span is a path of this repository, without placeholders such as `<name>`.
+fn is_path(span: &str) -> bool {
+    let is_path_char = |c: char| c.is_ascii_alphanumeric() || "_-./{,}".contains(c);
+    ROOTS.iter().any(|root| span.starts_with(root)) && span.chars().all(is_path_char)
+}
+
+/// `a/{b,c}.rs` as `a/b.rs` and `a/c.rs`.
+fn expand_braces(path: &str) -> Vec<String> {
+    let group = path.split_once('{').and_then(|(before, rest)| {
+        let (names, after) = rest.split_once('}')?;
+        Some((before, names, after))
+    });
+    let Some((before, names, after)) = group else {
+        return vec![path.to_string()];
+    };
+    names
+        .split(',')
+        .flat_map(|name| expand_braces(&format!("{before}{name}{after}")))
+        .collect()
+}
+
+/// The text with code blocks and code spans replaced by spaces, so that offsets stay the same; and
+/// the code spans, with their offsets.
+fn separate_code(text: &str) -> (String, Vec<(usize, &str)>) {
     let mut fence: Option<&str> = None;
     let mut prose = String::with_capacity(text.len());
+    let mut spans = Vec::new();
     for line in text.split_inclusive('\n') {
         let marker = ["```", "~~~"]
             .into_iter()
             .find(|marker| line.trim_start().starts_with(marker));
         match (fence, marker) {
-            (None, None) => blank_spans(line, &mut prose),
+            (None, None) => separate_spans(line, &mut prose, &mut spans),
             (None, Some(_)) => {
                 fence = marker;
                 blank(line, &mut prose);
@@ -49,15 +100,16 @@ fn blank_code(text: &str) -> String {
             }
         }
     }
-    prose
+    (prose, spans)
 }
 
-fn blank_spans(line: &str, prose: &mut String) {
+fn separate_spans<'a>(line: &'a str, prose: &mut String, spans: &mut Vec<(usize, &'a str)>) {
     let parts: Vec<&str> = line.split('`').collect();
     let last = parts.len() - 1;
     for (index, part) in parts.into_iter().enumerate() {
         // Odd parts are between two backticks, unless the last backtick is never closed.
         if index % 2 == 1 && index != last {
+            spans.push((prose.len(), part));
             blank(part, prose);
         } else {
             prose.push_str(part);
@@ -147,6 +199,29 @@ mod tests {
                     &[("d/a.md", "`é` ```\n[x](a.md)\n[y](/a.md)")],
                     &["d/a.md:3"],
                 ),
+            ],
+        );
+    }
+
+    #[test]
+    fn paths_of_missing_files_are_found() {
+        let files = |text| {
+            [
+                ("crates/a/src/lib.rs", ""),
+                ("crates/a/src/b.rs", ""),
+                ("docs/a.md", text),
+            ]
+        };
+        let alive = "`crates/a/src/lib.rs` `crates/a/` `crates/a/src/{lib,b}.rs`\n\
+            `crates/<name>/src/lib.rs` `crates/*/src` `src/gone.rs` `cargo test -p crates/gone`\n\
+            ```\n`crates/gone`\n```\ncrates/gone\n";
+        assert_rule(
+            dead_paths,
+            &[
+                (&files(alive), &[]),
+                (&files("\nsee `crates/gone.rs`"), &["docs/a.md:2"]),
+                (&files("`crates/a/src/{lib,gone}.rs`"), &["docs/a.md:1"]),
+                (&files("`{b}` `crates/{a,c}/{d,src}/`"), &["docs/a.md:1"; 3]),
             ],
         );
     }

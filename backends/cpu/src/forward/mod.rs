@@ -321,16 +321,8 @@ impl<T: KvElement> Forward<'_, T> {
     fn add_to_stream(&mut self, branch: &Branch, residual_scale: f32) {
         let (kernels, hidden) = (self.kernels, self.model.hidden_size);
         let tokens = self.tokens();
-        let x = SharedMut::new(&mut self.scratch.x);
-        let output = SharedMut::new(&mut self.scratch.branch);
-        for_tokens(self.pool, tokens, hidden, &|token| {
-            // SAFETY: each token's task touches its own rows.
-            let (x, output) = unsafe {
-                (
-                    x.slice(token * hidden, hidden),
-                    output.slice(token * hidden, hidden),
-                )
-            };
+        let buffers = [&mut self.scratch.x, &mut self.scratch.branch];
+        for_row_pairs(self.pool, (tokens, hidden), buffers, &|x, output| {
             finish(branch, kernels, output);
             add_scaled(x, output, residual_scale);
         });
@@ -341,16 +333,8 @@ impl<T: KvElement> Forward<'_, T> {
         let (kernels, hidden) = (self.kernels, self.model.hidden_size);
         let tokens = self.tokens();
         fit(&mut self.scratch.sum, tokens * hidden);
-        let sum = SharedMut::new(&mut self.scratch.sum);
-        let output = SharedMut::new(&mut self.scratch.branch);
-        for_tokens(self.pool, tokens, hidden, &|token| {
-            // SAFETY: each token's task touches its own rows.
-            let (sum, output) = unsafe {
-                (
-                    sum.slice(token * hidden, hidden),
-                    output.slice(token * hidden, hidden),
-                )
-            };
+        let buffers = [&mut self.scratch.sum, &mut self.scratch.branch];
+        for_row_pairs(self.pool, (tokens, hidden), buffers, &|sum, output| {
             finish(branch, kernels, output);
             if first {
                 sum.copy_from_slice(output);
@@ -363,16 +347,8 @@ impl<T: KvElement> Forward<'_, T> {
     fn add_sum(&mut self, block: &Block) {
         let (kernels, hidden) = (self.kernels, self.model.hidden_size);
         let tokens = self.tokens();
-        let x = SharedMut::new(&mut self.scratch.x);
-        let sum = SharedMut::new(&mut self.scratch.sum);
-        for_tokens(self.pool, tokens, hidden, &|token| {
-            // SAFETY: each token's task touches its own rows.
-            let (x, sum) = unsafe {
-                (
-                    x.slice(token * hidden, hidden),
-                    sum.slice(token * hidden, hidden),
-                )
-            };
+        let buffers = [&mut self.scratch.x, &mut self.scratch.sum];
+        for_row_pairs(self.pool, (tokens, hidden), buffers, &|x, sum| {
             if let Some(norm) = &block.post_norm {
                 norm.apply(kernels, sum);
             }
@@ -418,6 +394,26 @@ impl Model {
             self.final_norm.apply(kernels, out);
         }
     }
+}
+
+/// Calls `merge` with each token's row of the two buffers, in parallel.
+fn for_row_pairs(
+    pool: &mut Pool,
+    (tokens, width): (usize, usize),
+    [into, from]: [&mut Vec<f32>; 2],
+    merge: &(dyn Fn(&mut [f32], &mut [f32]) + Sync),
+) {
+    let (into, from) = (SharedMut::new(into), SharedMut::new(from));
+    for_tokens(pool, tokens, width, &|token| {
+        // SAFETY: each token's task touches its own rows.
+        let rows = unsafe {
+            (
+                into.slice(token * width, width),
+                from.slice(token * width, width),
+            )
+        };
+        merge(rows.0, rows.1);
+    });
 }
 
 /// Applies bias, scale and norm to a branch's output.

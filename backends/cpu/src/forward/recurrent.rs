@@ -33,21 +33,15 @@ impl<T: KvElement> Forward<'_, T> {
             }
         }
         let state = self.states.layer(layer).conv;
-        let layout = ConvLayout {
+        let convolution = Convolution {
+            conv: &weights.conv,
             stride: channels,
             offset: 0,
             state: state.start,
             silu: false,
         };
         let values = &mut scratch.inner.values;
-        convolve(
-            self.kernels,
-            self.pool,
-            self.plan,
-            &weights.conv,
-            &layout,
-            values,
-        );
+        convolution.run(self.kernels, self.pool, self.plan, values);
         let rows = scratch.query.chunks_exact(3 * channels);
         for (row, out) in rows.zip(scratch.inner.values.chunks_exact_mut(channels)) {
             for (out, c) in out.iter_mut().zip(&row[channels..2 * channels]) {
@@ -94,13 +88,14 @@ impl<T: KvElement> Forward<'_, T> {
         let scratch = &mut *self.scratch;
         let buffers = [&mut scratch.query, &mut scratch.key, &mut scratch.value];
         for (conv, buffer) in weights.convs.iter().zip(buffers) {
-            let layout = ConvLayout {
+            let convolution = Convolution {
+                conv,
                 stride: conv.channels,
                 offset: 0,
                 state: at,
                 silu: true,
             };
-            convolve(self.kernels, self.pool, self.plan, conv, &layout, buffer);
+            convolution.run(self.kernels, self.pool, self.plan, buffer);
             at += conv.past_len();
         }
     }
@@ -221,20 +216,14 @@ impl<T: KvElement> Forward<'_, T> {
                 rest = after;
             }
         }
-        let layout = ConvLayout {
+        let convolution = Convolution {
+            conv: &weights.conv,
             stride: width,
             offset: inner,
             state: self.states.layer(layer).conv.start,
             silu: true,
         };
-        convolve(
-            self.kernels,
-            self.pool,
-            self.plan,
-            &weights.conv,
-            &layout,
-            projected,
-        );
+        convolution.run(self.kernels, self.pool, self.plan, projected);
         self.update_mamba_state(layer, weights);
         self.gate_mamba(weights);
     }
@@ -322,56 +311,66 @@ impl<T: KvElement> Forward<'_, T> {
     }
 }
 
-/// The positions of a convolution's channels in each token's row and of its inputs in the state.
-struct ConvLayout {
+/// A convolution, with the positions of its channels in each token's row and of its inputs in the
+/// state.
+struct Convolution<'a> {
+    conv: &'a Conv,
     stride: usize,
     offset: usize,
     state: usize,
     silu: bool,
 }
 
-/// Runs a convolution over every row's tokens in place.
-fn convolve<T: KvElement>(
-    kernels: &Kernels,
-    pool: &mut Pool,
-    plan: &Plan<T>,
-    conv: &Conv,
-    layout: &ConvLayout,
-    values: &mut [f32],
-) {
-    let weights = ConvWeights {
-        weights: &conv.weights,
-        bias: conv.bias.as_deref().unwrap_or_default(),
-    };
-    if conv.past_len() == 0 {
-        // It reads no other token, and its layer may have no state.
-        for row in values.chunks_exact_mut(layout.stride) {
-            let x = &mut row[layout.offset..layout.offset + conv.channels];
-            // SAFETY: the table was chosen for this machine.
-            unsafe {
-                (kernels.conv_step)(x, &weights, &mut []);
-                if layout.silu {
-                    (kernels.activate)(Activation::Silu, x, &[]);
+impl Convolution<'_> {
+    /// Runs it over every row's tokens in place.
+    fn run<T: KvElement>(
+        &self,
+        kernels: &Kernels,
+        pool: &mut Pool,
+        plan: &Plan<T>,
+        values: &mut [f32],
+    ) {
+        let Self {
+            conv,
+            stride,
+            offset,
+            state: start,
+            silu,
+        } = *self;
+        let weights = ConvWeights {
+            weights: &conv.weights,
+            bias: conv.bias.as_deref().unwrap_or_default(),
+        };
+        if conv.past_len() == 0 {
+            // It reads no other token, and its layer may have no state.
+            for row in values.chunks_exact_mut(stride) {
+                let x = &mut row[offset..offset + conv.channels];
+                // SAFETY: the table was chosen for this machine.
+                unsafe {
+                    (kernels.conv_step)(x, &weights, &mut []);
+                    if silu {
+                        (kernels.activate)(Activation::Silu, x, &[]);
+                    }
                 }
             }
+            return;
         }
-        return;
-    }
-    let values = SharedMut::new(values);
-    each_head(pool, plan, 1, &|row, state, _| {
-        state.carry(layout.state, conv.past_len(), row.tokens, |past, offset| {
-            let at = (row.first + offset) * layout.stride + layout.offset;
-            // SAFETY: each row's task touches its own tokens, and the table was chosen for this
-            // machine.
-            unsafe {
-                let x = values.slice(at, conv.channels);
-                (kernels.conv_step)(x, &weights, past);
-                if layout.silu {
-                    (kernels.activate)(Activation::Silu, x, &[]);
+        let values = SharedMut::new(values);
+        each_head(pool, plan, 1, &|row, state, _| {
+            state.carry(start, conv.past_len(), row.tokens, |past, token| {
+                let at = (row.first + token) * stride + offset;
+                // SAFETY: each row's task touches its own tokens, and the table was chosen for this
+                // machine.
+                unsafe {
+                    let x = values.slice(at, conv.channels);
+                    (kernels.conv_step)(x, &weights, past);
+                    if silu {
+                        (kernels.activate)(Activation::Silu, x, &[]);
+                    }
                 }
-            }
+            });
         });
-    });
+    }
 }
 
 /// Runs `body` for each row and head, in parallel.

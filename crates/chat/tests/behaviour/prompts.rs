@@ -492,5 +492,11 @@ fn unwanted_prompt_is_not_encoded_to_the_end() {
         assert!(matches!(error, ChatError::Text(TextError::Interrupted)));
         assert_eq!(error.blame(), Blame::Request);
         assert_eq!(asked.load(Ordering::Relaxed), last + 1);
+        let error = chat
+            .tokens_unless(&question, true, at(last))
+            .expect_err("unwanted");
+        assert!(matches!(error, ChatError::Text(TextError::Interrupted)));
     }
+    let tokens = chat.tokens_unless(&question, true, at(usize::MAX));
+    assert_eq!(tokens.expect("wanted"), expected.generate.prompt);
 }

@@ -49,9 +49,9 @@ impl Cli {
     /// A prompt after `--` is the prompt of the command.
     pub fn with_verbatim_prompt(mut self) -> Self {
         let (prompt, verbatim) = match &mut self.command {
-            Command::Run(args) => (&mut args.prompt, args.verbatim_prompt.take()),
+            Command::Run(args) => (&mut args.prompt, args.input.verbatim_prompt.take()),
             Command::Generate(args) => (&mut args.prompt, args.verbatim_prompt.take()),
-            Command::Render(args) => (&mut args.prompt, args.verbatim_prompt.take()),
+            Command::Render(args) => (&mut args.prompt, args.input.verbatim_prompt.take()),
             _ => return self,
         };
         *prompt = verbatim.or(prompt.take());
@@ -116,13 +116,8 @@ pub struct RunArgs {
     /// The prompt, in quotes. Without it, stdin is read; on a terminal, a chat starts.
     #[arg(conflicts_with = "messages")]
     pub prompt: Option<String>,
-    /// The prompt, even if it is a single word.
-    #[arg(last = true, value_name = "PROMPT", conflicts_with_all = ["prompt", "messages"])]
-    pub verbatim_prompt: Option<String>,
     #[command(flatten)]
-    pub source: ModelArgs,
-    #[command(flatten)]
-    pub conversation: ConversationArgs,
+    pub input: ChatInputArgs,
     /// Allow at most one tool call per reply.
     #[arg(long, requires = "tools", help_heading = "Conversation")]
     pub no_parallel_tool_calls: bool,
@@ -143,6 +138,18 @@ pub struct RunArgs {
     pub output: OutputArgs,
     #[command(flatten)]
     pub session: SessionArgs,
+}
+
+/// What `run` and `render` read, besides the model and the prompt.
+#[derive(Debug, Args)]
+pub struct ChatInputArgs {
+    /// The prompt, even if it is a single word.
+    #[arg(last = true, value_name = "PROMPT", conflicts_with_all = ["prompt", "messages"])]
+    pub verbatim_prompt: Option<String>,
+    #[command(flatten)]
+    pub source: ModelArgs,
+    #[command(flatten)]
+    pub conversation: ConversationArgs,
 }
 
 /// How much of the model's thinking is shown.
@@ -191,13 +198,8 @@ pub struct RenderArgs {
     /// The prompt, in quotes. Without it and without --messages, stdin is read.
     #[arg(conflicts_with = "messages")]
     pub prompt: Option<String>,
-    /// The prompt, even if it is a single word.
-    #[arg(last = true, value_name = "PROMPT", conflicts_with_all = ["prompt", "messages"])]
-    pub verbatim_prompt: Option<String>,
     #[command(flatten)]
-    pub source: ModelArgs,
-    #[command(flatten)]
-    pub conversation: ConversationArgs,
+    pub input: ChatInputArgs,
     /// Do not open the assistant's turn.
     #[arg(long)]
     pub no_generation_prompt: bool,

@@ -25,7 +25,7 @@ pub struct SessionArgs {
     #[arg(long, value_name = "SIZE", env = "LOQUAT_MEMORY", value_parser = units::budget)]
     #[arg(allow_negative_numbers = true)]
     pub memory: Option<MemoryBudget>,
-    /// Compute threads [default: all cores].
+    /// Compute threads [default: one per physical core].
     #[arg(long, value_name = "COUNT", value_parser = at_least_one)]
     #[arg(allow_negative_numbers = true)]
     pub threads: Option<NonZeroUsize>,

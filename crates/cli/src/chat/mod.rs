@@ -12,7 +12,7 @@ mod transcript;
 
 use std::ops::ControlFlow;
 
-use loquat::Finish;
+use loquat::{Error, Finish};
 use loquat_chat::{Conversation, Message, Role, ToolCall};
 use loquat_engine::EngineError;
 
@@ -307,14 +307,16 @@ fn is_fatal(error: &CliError) -> bool {
         error,
         CliError::Output(_)
             | CliError::Terminal(_)
-            | CliError::Engine(EngineError::Dead(_) | EngineError::ShutDown)
+            | CliError::Library(Error::Engine(EngineError::Dead(_) | EngineError::ShutDown))
     )
 }
 
 fn is_full(error: &CliError) -> bool {
     matches!(
         error,
-        CliError::Engine(EngineError::ContextExceeded { .. } | EngineError::NeverFits { .. })
+        CliError::Library(Error::Engine(
+            EngineError::ContextExceeded { .. } | EngineError::NeverFits { .. }
+        ))
     )
 }
 

@@ -49,7 +49,7 @@ impl Settings {
         Self {
             max_tokens: args.output.max_tokens,
             stop: args.output.stop.clone(),
-            thinking: args.conversation.thinking,
+            thinking: args.input.conversation.thinking,
             thinking_budget: args.thinking_budget,
             show_reasoning: args.show_reasoning,
             sampling: args.output.sampling.clone(),

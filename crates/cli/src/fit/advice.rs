@@ -1,6 +1,6 @@
 //! Advice for models that do not fit.
 
-use loquat::ModelFiles;
+use loquat::{Error, ModelFiles};
 use loquat_session::{Backend, MemoryBound, OpenError};
 use loquat_store::{CatalogEntry, FileKind, ModelForm, ResolvedReference, Store};
 
@@ -71,7 +71,8 @@ fn stays_in_file(machine: &Machine, form: &ModelForm, attempt: &OpenAttempt) -> 
 
 /// Adds advice to an out-of-memory error.
 pub fn with_advice(store: &Store, attempt: &OpenAttempt, error: CliError) -> CliError {
-    let CliError::Open(OpenError::OutOfMemory { wanted, bound, .. }) = &error else {
+    let CliError::Library(Error::Open(OpenError::OutOfMemory { wanted, bound, .. })) = &error
+    else {
         return error;
     };
     match advice(store, attempt, (*wanted, *bound)) {

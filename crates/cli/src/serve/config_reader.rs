@@ -93,7 +93,7 @@ fn model_error(settled: &EffectiveConfig, index: usize, error: &CliError) -> Con
             loquat::Error::UnknownBackend(_) | loquat::Error::UnavailableBackend { .. },
         ) => "backend",
         CliError::Template { option, .. } | CliError::File { flag: option, .. } => option,
-        CliError::Open(OpenError::Option { option, .. }) => option,
+        CliError::Library(loquat::Error::Open(OpenError::Option { option, .. })) => option,
         _ => "source",
     };
     let said = settled.provenance.models.get(index);

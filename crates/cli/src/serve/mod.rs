@@ -48,9 +48,9 @@ async fn serve(config: Config, reader: ConfigReader, models: LocalModels) -> Res
     let reloading = Reloading {
         read: Box::new(move || match reader.read_servable(&known) {
             Ok(settled) => Ok(settled.config),
-            Err(error) => Err(error.to_string()),
+            Err(error) => Err(error.into()),
         }),
-        log_level: Box::new(move |wanted| level.set_level(wanted).map_err(|e| e.to_string())),
+        log_level: Box::new(move |wanted| Ok(level.set_level(wanted)?)),
     };
     let announcement = Announcement::new(&config);
     let server = Server::bind(config, models).await?;

@@ -10,7 +10,7 @@ use loquat_engine::EngineOptions;
 use loquat_server::config;
 use loquat_server::{ModelInfo, OpenFailure, Opened, Opener, Planned, trim_memory};
 use loquat_session::{Backend, Plan, Probe, SessionOptions};
-use loquat_store::{FileKind, ResolvedReference, Store};
+use loquat_store::{ResolvedReference, Store};
 use loquat_text::ChatTemplate;
 use loquat_text::format::FormatOverrides;
 use loquat_weights::Format;
@@ -42,7 +42,7 @@ impl LocalModels {
         backends::select(&config.backend)?;
         let named = loquat_store::ModelQuery {
             reference: &config.source,
-            kind: config.kind.map(file_kind),
+            kind: config.kind,
         };
         match self.store.resolve(&named)? {
             ResolvedReference::Local(_) => self.check(config),
@@ -58,7 +58,7 @@ impl LocalModels {
 
 impl Opener for LocalModels {
     fn plan(&self, config: &config::ModelConfig) -> Result<Planned, OpenFailure> {
-        let prepared = PreparedModel::new(&self.store, config).map_err(failure)?;
+        let prepared = ServableModel::new(&self.store, config).map_err(failure)?;
         Ok(Planned {
             info: prepared.info(),
             resident_bytes: prepared.planned.plan.resident_bytes,
@@ -66,7 +66,7 @@ impl Opener for LocalModels {
     }
 
     fn open(&self, config: &config::ModelConfig) -> Result<Opened, OpenFailure> {
-        let prepared = PreparedModel::new(&self.store, config).map_err(failure)?;
+        let prepared = ServableModel::new(&self.store, config).map_err(failure)?;
         let attempt = prepared.planned.attempt.clone();
         // Memory that was free when planning may be in use by now.
         let opened = prepared.open(config);
@@ -97,7 +97,7 @@ impl PlannedModel {
         let options = session_options(config);
         let chosen = ModelChoice {
             reference: Some(config.source.clone()),
-            kind: config.kind.map(file_kind),
+            kind: config.kind,
         };
         let attempt = OpenAttempt::new(store, &chosen, &config.backend, &options);
         fit::refuse_oversized(store, &attempt)?;
@@ -114,21 +114,13 @@ impl PlannedModel {
     }
 }
 
-fn file_kind(kind: config::FileKind) -> FileKind {
-    match kind {
-        config::FileKind::Gguf => FileKind::Gguf,
-        config::FileKind::Mlx => FileKind::Mlx,
-        config::FileKind::Safetensors => FileKind::Safetensors,
-    }
-}
-
-/// A model before its weights are loaded.
-struct PreparedModel {
+/// A model to serve, before its weights are loaded.
+struct ServableModel {
     planned: PlannedModel,
     chat_context: ChatContext,
 }
 
-impl PreparedModel {
+impl ServableModel {
     fn new(store: &Store, config: &config::ModelConfig) -> Result<Self, CliError> {
         let planned = PlannedModel::new(store, config)?;
         let template = config.template.as_deref().map(template).transpose()?;

@@ -1,11 +1,24 @@
-//! A summary line on stderr after an answer.
+//! Lines on stderr beside an answer: its reduced limit, and a summary.
 
 use std::io::IsTerminal;
+use std::num::NonZeroUsize;
 
-use loquat::{Finish, FinishReason};
+use loquat::{Answer, Finish, FinishReason};
 
 use super::Transcript;
 use crate::terminal::remark;
+
+/// Warns if the context has less room than `--max-tokens`. Returns whether it has.
+pub fn warn_of_reduced_limit(requested: Option<NonZeroUsize>, answer: &Answer) -> bool {
+    let limit = answer.max_tokens();
+    let reduced = requested.filter(|requested| requested.get() > limit);
+    if let Some(requested) = reduced {
+        tracing::warn!(
+            "--max-tokens is reduced from {requested} to {limit}, the room in the context"
+        );
+    }
+    reduced.is_some()
+}
 
 /// Prints the summary on terminals and with `verbose`. Always warns if a constrained answer was
 /// truncated. `token_limit` bounds prompt and answer together.

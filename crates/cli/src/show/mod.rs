@@ -8,7 +8,7 @@ mod transcript;
 
 use loquat_text::Tokenizer;
 
-pub use closing::print_summary;
+pub use closing::{print_summary, warn_of_reduced_limit};
 pub use json::number;
 pub use text::ReasoningDisplay;
 pub use transcript::{Transcript, print_answer};

@@ -120,6 +120,30 @@ fn answer_ends_at_the_context() {
     );
 }
 
+/// As the server does.
+#[test]
+fn max_tokens_are_reduced_to_the_context() {
+    let model = golden("llama");
+    for command in ["run", "generate"] {
+        let forced = bias(LETTER_A);
+        let words = [
+            command,
+            &model,
+            "hi",
+            "-n",
+            "32000",
+            "--context=64",
+            &forced,
+        ];
+        let answer = loquat(words);
+        let limit = answer.text().trim_end().len();
+        let note =
+            format!("--max-tokens is reduced from 32000 to {limit}, the room in the context");
+        assert!(answer.stderr.contains(&note), "{}", answer.stderr);
+        assert!(limit > 0 && limit < 64, "{limit}");
+    }
+}
+
 #[test]
 fn end_token_ends_answer_unless_ignored() {
     let model = golden("llama");
@@ -186,6 +210,27 @@ fn thread_count_does_not_change_answers() {
     let one = loquat(args.into_iter().chain(one)).quiet();
     let two = loquat(args.into_iter().chain(two)).quiet();
     assert_eq!(one, two);
+}
+
+#[test]
+fn suffix_follows_what_is_written() {
+    // Of tokens that the texts do not need.
+    let model = Altered::from("llama")
+        .replace("tokenizer.json", "<tool_call>", "<|fim_prefix|>")
+        .replace("tokenizer.json", "</tool_call>", "<|fim_suffix|>")
+        .replace("tokenizer.json", "<think>", "<|fim_middle|>");
+    let flags = ["-n", "16", "-t", "0"];
+    let between = ["generate", model.path(), "def f(", "--suffix", "return 1"];
+    let filled = loquat(between.into_iter().chain(flags)).quiet();
+    let prompt = "<|fim_prefix|>def f(<|fim_suffix|>return 1<|fim_middle|>";
+    let verbatim = ["generate", model.path(), prompt];
+    assert_eq!(loquat(verbatim.into_iter().chain(flags)).quiet(), filled);
+    let prefix_only = ["generate", model.path(), "def f("];
+    assert_ne!(loquat(prefix_only.into_iter().chain(flags)).quiet(), filled);
+    // The model ends with any of the format's tokens.
+    let forced = bias("263");
+    let ended = between.into_iter().chain(["-n", "5", &forced]);
+    assert_eq!(loquat(ended).quiet(), "\n");
 }
 
 #[test]

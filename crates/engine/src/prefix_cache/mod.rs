@@ -154,17 +154,16 @@ impl PrefixCache {
             return Vec::new();
         };
         let found = tree.find(tokens);
-        let known = found.len == tokens.len();
-        match self.needs_snapshots() {
+        let is_known = found.len == tokens.len();
+        let on_path = found.on_path();
+        if self.needs_snapshots() {
             // With snapshots, every length counts.
-            true => found
-                .on_path()
-                .iter()
-                .filter(|(len, _)| *len == tokens.len())
-                .map(|(_, id)| **id)
-                .collect(),
-            false if known => found.through().take(1).copied().collect(),
-            false => found.on_path().iter().map(|(_, id)| **id).collect(),
+            let equal = on_path.iter().filter(|(len, _)| *len == tokens.len());
+            equal.map(|(_, id)| **id).collect()
+        } else if is_known {
+            found.through().take(1).copied().collect()
+        } else {
+            on_path.iter().map(|(_, id)| **id).collect()
         }
     }
 

@@ -74,6 +74,7 @@ pub struct Sampler {
 }
 
 impl Sampler {
+    /// A sampler for the tokens after `prompt`. `min_tokens` forbids `stop_ids` at first.
     pub fn new(params: SamplingParams, seed: u64, prompt: &[u32], stop_ids: &[u32]) -> Self {
         let token_counts = TokenCounts::new(&params, prompt);
         let dry = Dry::new(&params, prompt);

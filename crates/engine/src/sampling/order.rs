@@ -12,14 +12,23 @@ use crate::EngineError;
 /// One step of the chain.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum SamplingStep {
+    /// Repetition, presence and frequency penalties.
     Penalties,
+    /// DRY: penalises tokens that would extend a repetition.
     Dry,
+    /// Temperature, fixed or dynamic.
     Temperature,
+    /// Drops logits far below the largest.
     TopNSigma,
+    /// Keeps the `top_k` likeliest tokens.
     TopK,
+    /// Keeps tokens about as surprising as expected.
     TypicalP,
+    /// Keeps the likeliest tokens up to a total probability.
     TopP,
+    /// Drops tokens much less likely than the likeliest.
     MinP,
+    /// XTC: sometimes drops the likeliest tokens.
     Xtc,
 }
 

@@ -7,7 +7,9 @@ use crate::EngineError;
 /// One sampling parameter.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct Parameter {
+    /// The name in requests, configuration files and, with dashes, in flags.
     pub name: &'static str,
+    /// What its value is.
     pub kind: ParameterKind,
     /// The step it belongs to; `None` if it is independent of the order.
     pub step: Option<SamplingStep>,
@@ -19,19 +21,26 @@ pub struct Parameter {
     pub default: f32,
     /// For a list: the most entries, which bounds a request's cost.
     pub most: Option<usize>,
+    /// A sentence for help texts and the reference page.
     pub help: &'static str,
 }
 
 /// What a parameter's value is.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ParameterKind {
+    /// A number.
     Float,
+    /// An integer.
     Integer,
     /// A number for each of some tokens.
     Biases,
+    /// A list of token ids.
     Tokens,
+    /// A list of token sequences.
     TokenSequences,
+    /// A list of strings.
     Strings,
+    /// A list of [`SamplingStep`]s.
     Steps,
     /// Any 64-bit integer.
     Seed,
@@ -126,6 +135,7 @@ impl Parameter {
     }
 }
 
+/// Defines [`SamplingParams::repetition_penalty`](crate::SamplingParams::repetition_penalty).
 pub const REPETITION_PENALTY: Parameter =
     Parameter::float("repetition_penalty", (0.01, 100.0), 1.0)
         .in_step(SamplingStep::Penalties)
@@ -134,14 +144,17 @@ pub const REPETITION_PENALTY: Parameter =
              output; above 1 discourages repetition",
         );
 
+/// Defines [`SamplingParams::presence_penalty`](crate::SamplingParams::presence_penalty).
 pub const PRESENCE_PENALTY: Parameter = Parameter::float("presence_penalty", (-2.0, 2.0), 0.0)
     .in_step(SamplingStep::Penalties)
     .help("Subtracted from the logit of every token that is in the output");
 
+/// Defines [`SamplingParams::frequency_penalty`](crate::SamplingParams::frequency_penalty).
 pub const FREQUENCY_PENALTY: Parameter = Parameter::float("frequency_penalty", (-2.0, 2.0), 0.0)
     .in_step(SamplingStep::Penalties)
     .help("Subtracted from a token's logit once for each occurrence in the output");
 
+/// Defines [`SamplingParams::penalty_last_n`](crate::SamplingParams::penalty_last_n).
 pub const PENALTY_LAST_N: Parameter = Parameter::integer("penalty_last_n", (-1.0, COUNT), -1.0)
     .in_step(SamplingStep::Penalties)
     .help(
@@ -149,19 +162,23 @@ pub const PENALTY_LAST_N: Parameter = Parameter::integer("penalty_last_n", (-1.0
          all, 0 none",
     );
 
+/// Defines [`SamplingParams::dry_multiplier`](crate::SamplingParams::dry_multiplier).
 pub const DRY_MULTIPLIER: Parameter = Parameter::float("dry_multiplier", (0.0, 100.0), 0.0)
     .in_step(SamplingStep::Dry)
     .help("Strength of the penalty on a token that would extend a repetition; 0 disables DRY");
 
+/// Defines [`SamplingParams::dry_base`](crate::SamplingParams::dry_base).
 pub const DRY_BASE: Parameter = Parameter::float("dry_base", (1.0, 100.0), 1.75)
     .in_step(SamplingStep::Dry)
     .help("Factor by which the DRY penalty grows with each further token of the repetition");
 
+/// Defines [`SamplingParams::dry_allowed_length`](crate::SamplingParams::dry_allowed_length).
 pub const DRY_ALLOWED_LENGTH: Parameter =
     Parameter::integer("dry_allowed_length", (0.0, COUNT), 2.0)
         .in_step(SamplingStep::Dry)
         .help("Repetitions shorter than this many tokens are not penalised");
 
+/// Defines [`SamplingParams::dry_penalty_last_n`](crate::SamplingParams::dry_penalty_last_n).
 pub const DRY_PENALTY_LAST_N: Parameter =
     Parameter::integer("dry_penalty_last_n", (-1.0, COUNT), -1.0)
         .in_step(SamplingStep::Dry)
@@ -170,6 +187,7 @@ pub const DRY_PENALTY_LAST_N: Parameter =
              repetitions; -1 means all, 0 none",
         );
 
+/// Defines [`SamplingParams::dry_sequence_breakers`](crate::SamplingParams::dry_sequence_breakers).
 pub const DRY_SEQUENCE_BREAKERS: Parameter =
     Parameter::list("dry_sequence_breakers", ParameterKind::Strings)
         .in_step(SamplingStep::Dry)
@@ -182,6 +200,7 @@ pub(super) const LONGEST_BREAKER: usize = 64;
 /// The default of `dry_sequence_breakers`.
 pub const DEFAULT_DRY_SEQUENCE_BREAKERS: [&str; 4] = ["\n", ":", "\"", "*"];
 
+/// Defines [`SamplingParams::temperature`](crate::SamplingParams::temperature).
 pub const TEMPERATURE: Parameter = Parameter::float("temperature", (0.0, 100.0), 1.0)
     .in_step(SamplingStep::Temperature)
     .help(
@@ -189,6 +208,7 @@ pub const TEMPERATURE: Parameter = Parameter::float("temperature", (0.0, 100.0),
          likeliest token",
     );
 
+/// Defines [`SamplingParams::dynatemp_range`](crate::SamplingParams::dynatemp_range).
 pub const DYNATEMP_RANGE: Parameter = Parameter::float("dynatemp_range", (0.0, 100.0), 0.0)
     .in_step(SamplingStep::Temperature)
     .help(
@@ -196,10 +216,12 @@ pub const DYNATEMP_RANGE: Parameter = Parameter::float("dynatemp_range", (0.0, 1
          is sure, higher when it is not",
     );
 
+/// Defines [`SamplingParams::dynatemp_exponent`](crate::SamplingParams::dynatemp_exponent).
 pub const DYNATEMP_EXPONENT: Parameter = Parameter::float("dynatemp_exponent", (0.0, 100.0), 1.0)
     .in_step(SamplingStep::Temperature)
     .help("Above 1, the varying temperature stays low until the model is quite unsure");
 
+/// Defines [`SamplingParams::top_n_sigma`](crate::SamplingParams::top_n_sigma).
 pub const TOP_N_SIGMA: Parameter = Parameter::float("top_n_sigma", (0.0, 100.0), 0.0)
     .in_step(SamplingStep::TopNSigma)
     .help(
@@ -207,10 +229,12 @@ pub const TOP_N_SIGMA: Parameter = Parameter::float("top_n_sigma", (0.0, 100.0),
          0 keeps all",
     );
 
+/// Defines [`SamplingParams::top_k`](crate::SamplingParams::top_k).
 pub const TOP_K: Parameter = Parameter::integer("top_k", (0.0, COUNT), 0.0)
     .in_step(SamplingStep::TopK)
     .help("Draw only from this many of the likeliest tokens; 0 draws from all");
 
+/// Defines [`SamplingParams::typical_p`](crate::SamplingParams::typical_p).
 pub const TYPICAL_P: Parameter = Parameter::float("typical_p", (0.0, 1.0), 1.0)
     .in_step(SamplingStep::TypicalP)
     .help(
@@ -218,6 +242,7 @@ pub const TYPICAL_P: Parameter = Parameter::float("typical_p", (0.0, 1.0), 1.0)
          is on average) that together have this probability; 1 keeps all",
     );
 
+/// Defines [`SamplingParams::top_p`](crate::SamplingParams::top_p).
 pub const TOP_P: Parameter = Parameter::float("top_p", (0.0, 1.0), 1.0)
     .in_step(SamplingStep::TopP)
     .help(
@@ -225,16 +250,19 @@ pub const TOP_P: Parameter = Parameter::float("top_p", (0.0, 1.0), 1.0)
          is kept, 1 keeps all",
     );
 
+/// Defines [`SamplingParams::min_p`](crate::SamplingParams::min_p).
 pub const MIN_P: Parameter = Parameter::float("min_p", (0.0, 1.0), 0.0)
     .in_step(SamplingStep::MinP)
     .help(
         "Drop tokens less likely than this share of the likeliest one's probability; 0 keeps all",
     );
 
+/// Defines [`SamplingParams::xtc_probability`](crate::SamplingParams::xtc_probability).
 pub const XTC_PROBABILITY: Parameter = Parameter::float("xtc_probability", (0.0, 1.0), 0.0)
     .in_step(SamplingStep::Xtc)
     .help("How often the likeliest tokens are dropped; 0 is never");
 
+/// Defines [`SamplingParams::xtc_threshold`](crate::SamplingParams::xtc_threshold).
 pub const XTC_THRESHOLD: Parameter = Parameter::float("xtc_threshold", (0.0, 1.0), 0.1)
     .in_step(SamplingStep::Xtc)
     .help(
@@ -251,6 +279,7 @@ pub const LOGIT_BIAS: Parameter = Parameter::float("logit_bias", (-100.0, 100.0)
          forbid a token",
     );
 
+/// Defines [`SamplingParams::bad_words`](crate::SamplingParams::bad_words).
 pub const BAD_WORDS: Parameter = Parameter::list("bad_words", ParameterKind::TokenSequences)
     .at_most(8192)
     .help(
@@ -258,27 +287,34 @@ pub const BAD_WORDS: Parameter = Parameter::list("bad_words", ParameterKind::Tok
          8192, and a word may count as two",
     );
 
+/// Defines [`SamplingParams::allowed_tokens`](crate::SamplingParams::allowed_tokens).
 pub const ALLOWED_TOKENS: Parameter = Parameter::list("allowed_tokens", ParameterKind::Tokens)
     .at_most(65_536)
     .help("Draw only from these tokens, at most 65536; an empty list allows all");
 
+/// Defines [`SamplingParams::min_tokens`](crate::SamplingParams::min_tokens).
 pub const MIN_TOKENS: Parameter = Parameter::integer("min_tokens", (0.0, COUNT), 0.0)
     .help("Stop tokens are forbidden until this many tokens are generated");
 
+/// Defines [`SamplingParams::mirostat`](crate::SamplingParams::mirostat).
 pub const MIROSTAT: Parameter = Parameter::integer("mirostat", (0.0, 2.0), 0.0).help(
     "2 drops tokens that are too surprising, so that the average surprise is `mirostat_tau`; 0 \
      disables mirostat",
 );
 
+/// Defines [`SamplingParams::mirostat_tau`](crate::SamplingParams::mirostat_tau).
 pub const MIROSTAT_TAU: Parameter = Parameter::float("mirostat_tau", (0.0, 100.0), 5.0)
     .help("Target for the average surprise of tokens, in bits");
 
+/// Defines [`SamplingParams::mirostat_eta`](crate::SamplingParams::mirostat_eta).
 pub const MIROSTAT_ETA: Parameter = Parameter::float("mirostat_eta", (0.0, 1.0), 0.1)
     .help("Learning rate: how fast mirostat corrects deviations from `mirostat_tau`");
 
+/// Defines [`SamplingParams::order`](crate::SamplingParams::order).
 pub const ORDER: Parameter = Parameter::list("order", ParameterKind::Steps)
     .help("The steps to take, in order; steps that are not listed are skipped");
 
+/// Defines [`SamplingParams::seed`](crate::SamplingParams::seed).
 pub const SEED: Parameter = Parameter::list("seed", ParameterKind::Seed)
     .help("The same request with the same seed gives the same tokens; random when omitted");
 

@@ -6,37 +6,62 @@ use super::order::{self, DEFAULT_ORDER, SamplingStep};
 use super::parameter::*;
 use crate::EngineError;
 
-/// How the next token is chosen; [`PARAMETERS`] documents each field.
+/// How the next token is chosen; [`PARAMETERS`] has each field's range and default.
 #[derive(Debug, Clone, PartialEq)]
 pub struct SamplingParams {
+    /// Flattens (above 1) or sharpens (below 1) the distribution; 0 takes the likeliest token.
     pub temperature: f32,
+    /// How far the temperature varies with the model's certainty; 0 is not at all.
     pub dynatemp_range: f32,
+    /// How the temperature varies: above 1, it stays low until the model is quite unsure.
     pub dynatemp_exponent: f32,
+    /// Draw only from this many of the likeliest tokens; 0 draws from all.
     pub top_k: usize,
+    /// Draw from the fewest likeliest tokens that together have this probability; 1 keeps all.
     pub top_p: f32,
+    /// Drop tokens less likely than this share of the likeliest one's probability; 0 keeps all.
     pub min_p: f32,
+    /// Draw from the most typical tokens that together have this probability; 1 keeps all.
     pub typical_p: f32,
+    /// Drop logits more than this many standard deviations below the largest; 0 keeps all.
     pub top_n_sigma: f32,
+    /// How often XTC drops the likeliest tokens; 0 is never.
     pub xtc_probability: f32,
+    /// XTC drops all but the least likely of the tokens with at least this probability.
     pub xtc_threshold: f32,
+    /// Strength of the penalty on tokens that extend a repetition; 0 disables DRY.
     pub dry_multiplier: f32,
+    /// Factor by which the DRY penalty grows with each token of the repetition.
     pub dry_base: f32,
+    /// DRY does not penalise repetitions shorter than this many tokens.
     pub dry_allowed_length: usize,
+    /// How many of the last tokens DRY searches; -1 means all, 0 none.
     pub dry_penalty_last_n: i32,
-    /// Matched in the text, so they need a tokenizer.
+    /// Strings that end a repetition for DRY. Matched in the text, so they need a tokenizer.
     pub dry_sequence_breakers: Vec<String>,
+    /// 2 keeps the average surprise of tokens at `mirostat_tau`; 0 disables mirostat.
     pub mirostat: u8,
+    /// The average surprise that mirostat aims for, in bits.
     pub mirostat_tau: f32,
+    /// How fast mirostat corrects deviations from `mirostat_tau`.
     pub mirostat_eta: f32,
+    /// Divides positive and multiplies negative logits of tokens in the prompt or the output.
     pub repetition_penalty: f32,
+    /// Subtracted from the logit of every token that is in the output.
     pub presence_penalty: f32,
+    /// Subtracted from a token's logit once for each occurrence in the output.
     pub frequency_penalty: f32,
+    /// How many of the last tokens the penalties count; -1 means all, 0 none.
     pub penalty_last_n: i32,
-    /// A token listed twice gets both biases.
+    /// Added to the logits of these tokens. A token listed twice gets both biases.
     pub logit_bias: Vec<(u32, f32)>,
+    /// Token sequences that are never completed.
     pub bad_words: Vec<Vec<u32>>,
+    /// Draw only from these tokens; an empty list allows all.
     pub allowed_tokens: Vec<u32>,
+    /// Stop tokens are forbidden until this many tokens are generated.
     pub min_tokens: usize,
+    /// The steps to take, in order; steps that are not listed are skipped.
     pub order: Vec<SamplingStep>,
     /// The same request with the same seed gives the same tokens. Without one a random seed is
     /// used, and reported at the end.

@@ -10,15 +10,25 @@ use crate::EngineError;
 
 /// A mutable reference to a parameter's value.
 pub enum ParameterSlot<'a> {
+    /// Any number.
     Float(&'a mut f32),
+    /// A count of tokens.
     Count(&'a mut usize),
+    /// How many of the last tokens count; -1 means all.
     Window(&'a mut i32),
+    /// `mirostat`'s version.
     Mode(&'a mut u8),
+    /// Token ids and what is added to their logits.
     Biases(&'a mut Vec<(u32, f32)>),
+    /// Token ids.
     Tokens(&'a mut Vec<u32>),
+    /// Token sequences.
     Words(&'a mut Vec<Vec<u32>>),
+    /// Strings.
     Texts(&'a mut Vec<String>),
+    /// Steps, first to last.
     Steps(&'a mut Vec<SamplingStep>),
+    /// The seed; `None` is random.
     Seed(&'a mut Option<u64>),
 }
 

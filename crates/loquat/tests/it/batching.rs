@@ -1,6 +1,6 @@
-//! Concurrent requests without `max_tokens`.
+//! How long answers may be, and how many share a batch.
 
-use loquat::DEFAULT_MAX_TOKENS;
+use loquat::{DEFAULT_MAX_TOKENS, FinishReason};
 use loquat_testkit::fake_session::FakeOptions;
 use loquat_text::Special;
 
@@ -39,14 +39,16 @@ fn chats_without_max_tokens_share_a_batch() {
 }
 
 #[test]
-fn default_max_tokens_fit_the_context() {
+fn max_tokens_are_reduced_to_the_context() {
     let model = fake_model(endless());
     for (requested, prompt, expected) in [
         (None, 1, DEFAULT_MAX_TOKENS),
         (None, KV_TOKENS - 7, 7),
         (None, KV_TOKENS, 1),
         (Some(9000), 1, 9000),
-        (Some(9000), KV_TOKENS, 9000),
+        (Some(9000), KV_TOKENS - 7, 7),
+        (Some(9000), KV_TOKENS, 1),
+        (Some(usize::MAX), 1, KV_TOKENS - 1),
     ] {
         assert_eq!(model.max_tokens(requested, prompt), expected);
     }
@@ -55,4 +57,19 @@ fn default_max_tokens_fit_the_context() {
         ..model.defaults().clone()
     };
     assert_eq!(model.with_defaults(defaults).max_tokens(None, 1), 5);
+}
+
+#[test]
+fn answer_states_its_reduced_limit() {
+    let model = fake_model(FakeOptions {
+        max_context: 64,
+        ..endless()
+    });
+    let ask = |count| model.complete("abc").max_tokens(count).stream().unwrap();
+    assert_eq!(ask(5).max_tokens(), 5);
+    let mut answer = ask(32_000);
+    assert_eq!(answer.max_tokens(), 64 - "abc".len());
+    assert!(answer.by_ref().all(|event| event.is_ok()));
+    assert_eq!(answer.tokens().len(), answer.max_tokens());
+    assert_eq!(answer.finish().unwrap().reason, FinishReason::Length);
 }

@@ -23,12 +23,12 @@ fn errors_name_what_is_wrong() {
     let model = model();
     let empty = model.complete("").text().unwrap_err();
     assert!(empty.to_string().contains("prompt"), "{empty}");
-    let huge = model
-        .complete("abc")
-        .max_tokens(1 << 40)
-        .text()
-        .unwrap_err();
-    assert!(huge.to_string().contains("max_tokens"), "{huge}");
+    let long = "a".repeat(model.token_limit());
+    let long = model.complete(long).max_tokens(8).text().unwrap_err();
+    assert!(
+        long.to_string().contains("do not fit the context"),
+        "{long}"
+    );
     let grammar = model.chat("hi").regex("(").text().unwrap_err();
     assert!(
         grammar.to_string().contains("regular expression"),

@@ -27,7 +27,6 @@ use crate::caller::Caller;
 use crate::error::ApiError;
 use crate::field::{Field, FieldPath};
 use crate::reply::{self, ActiveReply, ReplyOptions};
-use crate::text_size::chat_bytes;
 use crate::wire::{JsonBody, with_ignored_header};
 use crate::{lowering, sampling};
 
@@ -160,16 +159,16 @@ pub async fn count_tokens(
         value, mut ignored, ..
     } = body;
     let lease = app.lease(&caller, &value.model).await?;
-    let counted = lowering::run(move || {
-        let lowered = lower(value, lease.chat_context())?;
-        lease.check_text(chat_bytes(&lowered.request))?;
-        let tokens = lease.chat_context().tokens(&lowered.request, true);
-        let tokens = tokens.map_err(|error| rename_fields(error.into()))?;
-        Ok((tokens.len(), lowered.ignored))
+    let model = lease.clone();
+    let lowered = lowering::run(move || lower(value, model.chat_context())).await?;
+    ignored.extend(lowered.ignored);
+    let tokens = lowering::run_chat(&lease, lowered.request, |chat, request, stop| {
+        chat.tokens_unless(&request, true, stop.signal())
     });
-    let (input_tokens, nested) = counted.await?;
-    ignored.extend(nested);
-    let answer = Json(TokenCount { input_tokens });
+    let tokens = tokens.await.map_err(rename_fields)?;
+    let answer = Json(TokenCount {
+        input_tokens: tokens.len(),
+    });
     Ok(with_ignored_header(answer, &ignored))
 }
 

@@ -21,6 +21,8 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use loquat::FileKind;
+use loquat_engine::Pooling;
 use loquat_session::{KvFormat, MemoryBudget, Precision};
 use serde_json::{Map, Value};
 
@@ -253,22 +255,6 @@ pub struct ModelConfig {
     pub sampling: Map<String, Value>,
     /// How hidden states become an embedding: `mean` or `last`.
     pub pooling: Pooling,
-}
-
-/// The format of a model's weights.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum FileKind {
-    Gguf,
-    /// Safetensors that MLX quantized.
-    Mlx,
-    /// As trained.
-    Safetensors,
-}
-
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum Pooling {
-    Mean,
-    Last,
 }
 
 impl Default for Server {

@@ -4,11 +4,13 @@ use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
 
+use loquat::FileKind;
+use loquat_engine::Pooling;
 use loquat_session::{MemoryBudget, Precision};
 
 use super::raw_value::{InvalidValue, RawValue};
 use super::units::{budget, budget_text, duration, duration_text, size, size_text};
-use super::{FileKind, KeyHash, KvChoice, LogFormat, Pooling, Scope};
+use super::{KeyHash, KvChoice, LogFormat, Scope};
 
 /// Restricts an option's values.
 #[derive(Clone, Copy)]

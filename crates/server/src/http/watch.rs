@@ -81,9 +81,9 @@ pub enum Overdue {
     Stalled,
 }
 
-/// Counts as an active request until it is dropped.
+/// Counts as an active request of its connection until it is dropped.
 #[derive(Debug)]
-pub struct ActiveRequest(Arc<Watch>);
+pub struct WatchedRequest(Arc<Watch>);
 
 impl Watch {
     pub fn new(now: Instant) -> Arc<Self> {
@@ -127,7 +127,7 @@ impl Watch {
         self.lock().unread
     }
 
-    pub fn begin(self: &Arc<Self>, version: Version) -> ActiveRequest {
+    pub fn begin(self: &Arc<Self>, version: Version) -> WatchedRequest {
         let mut state = self.lock();
         state.active += 1;
         state.head_since = None;
@@ -140,7 +140,7 @@ impl Watch {
             Version::HTTP_2 => LastProtocol::Http2,
             _ => LastProtocol::Http1,
         };
-        ActiveRequest(Arc::clone(self))
+        WatchedRequest(Arc::clone(self))
     }
 
     /// The request's body was read to its end.
@@ -224,7 +224,7 @@ impl WatchState {
     }
 }
 
-impl Drop for ActiveRequest {
+impl Drop for WatchedRequest {
     fn drop(&mut self) {
         let mut state = self.0.lock();
         state.active -= 1;
@@ -256,7 +256,7 @@ mod tests {
 
     #[test]
     fn each_wait_has_its_own_timeout() {
-        type Story = fn(&Arc<Watch>) -> Option<ActiveRequest>;
+        type Story = fn(&Arc<Watch>) -> Option<WatchedRequest>;
         let cases: &[(&str, Story, u64, Option<Overdue>)] = &[
             ("nothing came yet", |_| None, 2, Some(Overdue::Headers)),
             (

@@ -9,7 +9,7 @@ use loquat_grammar::Grammar;
 use serde::Deserialize;
 use utoipa::ToSchema;
 
-use super::generation::{LlamaCompletion, NativeGeneration, OutputOptions, max_tokens};
+use super::generation::{LlamaCompletion, NativeGeneration, OutputOptions};
 use super::prompt::LlamaPrompts;
 use crate::app::App;
 use crate::caller::Caller;
@@ -17,7 +17,7 @@ use crate::error::ApiError;
 use crate::field::Field;
 use crate::lowering::{self, StopFlag};
 use crate::models::Loaded;
-use crate::openai::{lease, options};
+use crate::openai::{lease, options, resolve_alias};
 use crate::sampling;
 use crate::union::TextOr;
 use crate::wire::{FieldTables, JsonBody, WireRequest};
@@ -34,9 +34,16 @@ pub struct LlamaCompletionRequest {
     /// A text, its tokens and texts in order, or a list of up to 1024 prompts, which are answered by
     /// a list. Special tokens in a text are parsed.
     pub prompt: LlamaPrompts,
-    /// The longest continuation in tokens; -1, the default, is the room there is, up to the model's
-    /// default.
-    pub n_predict: Option<i64>,
+    /// The longest continuation in tokens; -1 for all that fit, 0 to only evaluate the prompt, so that later
+    /// requests find it in the cache. The default is the model's `max_tokens`. One that exceeds the
+    /// room in the context is reduced to it, and the header `x-loquat-max-tokens` has the limit.
+    #[serde(default, deserialize_with = "options::token_limit")]
+    #[schema(value_type = Option<i64>, minimum = -1)]
+    pub n_predict: Option<usize>,
+    /// OpenAI's name for `n_predict`.
+    #[serde(default, deserialize_with = "options::token_limit")]
+    #[schema(value_type = Option<i64>, minimum = -1)]
+    pub max_tokens: Option<usize>,
     /// Up to 64 strings that end the continuation; they are not part of it.
     #[schema(value_type = Option<TextOr<String>>)]
     pub stop: Option<TextOr<String>>,
@@ -108,6 +115,7 @@ fn lower(
         model: _,
         prompt,
         n_predict,
+        max_tokens,
         stop,
         stream,
         return_tokens,
@@ -134,16 +142,14 @@ fn lower(
         ..GenerateRequest::default()
     };
     let prompts = prompt.encode(&tokenizer.interruptible(stop_flag.signal()))?;
-    let prompts = prompts.into_iter().map(|prompt| {
-        Ok(GenerateRequest {
-            max_tokens: max_tokens(n_predict, model, prompt.len())?,
-            prompt,
-            constraint: grammar.as_ref().map(Grammar::constraint),
-            ..shared.clone()
-        })
+    let prompts = prompts.into_iter().map(|prompt| GenerateRequest {
+        prompt,
+        constraint: grammar.as_ref().map(Grammar::constraint),
+        ..shared.clone()
     });
     Ok(NativeGeneration {
-        prompts: prompts.collect::<Result<_, ApiError>>()?,
+        prompts: prompts.collect(),
+        n_predict: resolve_alias((Field::NPredict, n_predict), (Field::MaxTokens, max_tokens))?,
         output: OutputOptions {
             streams: stream.unwrap_or(false),
             return_tokens: return_tokens.unwrap_or(false),

@@ -1,5 +1,6 @@
 //! Generations in llama.cpp's form.
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use axum::Json;
@@ -19,7 +20,7 @@ use crate::dialect::Dialect;
 use crate::error::ApiError;
 use crate::field::Field;
 use crate::frames;
-use crate::models::{Lease, Loaded};
+use crate::models::Lease;
 use crate::sampling;
 use crate::wire::with_ignored_header;
 
@@ -96,6 +97,9 @@ impl LlamaTimings {
 pub struct NativeGeneration {
     /// One for each prompt.
     pub prompts: Vec<GenerateRequest>,
+    /// The most tokens to generate; the model's default if unset. 0 evaluates the prompts, so that
+    /// later requests find them in the cache.
+    pub n_predict: Option<usize>,
     pub output: OutputOptions,
     pub ignored: Vec<&'static str>,
 }
@@ -127,26 +131,6 @@ impl OutputOptions {
     }
 }
 
-/// The most tokens to generate: `n_predict`, reduced to the room there is. -1, and none, is all of
-/// it up to the model's default.
-pub fn max_tokens(
-    n_predict: Option<i64>,
-    model: &Loaded,
-    prompt_tokens: usize,
-) -> Result<usize, ApiError> {
-    let wanted = match n_predict {
-        None | Some(-1) => model.model.defaults().max_tokens,
-        Some(count) => match usize::try_from(count) {
-            Ok(count) if count > 0 => count,
-            _ => {
-                let problem = format!("is {count}; it must be at least 1, or -1 for no limit");
-                return Err(ApiError::invalid(Field::NPredict, problem));
-            }
-        },
-    };
-    Ok(model.model.fit_tokens(wanted, prompt_tokens))
-}
-
 impl NativeGeneration {
     /// Runs the request and writes its texts, in chunks if it streams: an object for one prompt, a
     /// list for several.
@@ -159,6 +143,7 @@ impl NativeGeneration {
     ) -> Result<Response, ApiError> {
         let Self {
             prompts,
+            n_predict,
             output,
             ignored,
         } = self;
@@ -169,6 +154,7 @@ impl NativeGeneration {
             caller: caller.clone(),
             lease,
             route,
+            n_predict,
             output: output.clone(),
         };
         // The first may be refused; the others are submitted as those before them end.
@@ -201,12 +187,14 @@ struct PromptBatch {
     caller: Caller,
     lease: Lease,
     route: &'static str,
+    n_predict: Option<usize>,
     output: OutputOptions,
 }
 
 impl PromptBatch {
     fn submit(&self, index: usize, mut generate: GenerateRequest) -> Result<ChunkWriter, ApiError> {
-        self.lease.check_prompt(generate.prompt.len(), 1)?;
+        let prompt_len = generate.prompt.len();
+        self.lease.check_prompt(prompt_len, 1)?;
         generate.cache_scope = self.caller.cache_scope(None);
         let submission = Submission {
             app: &self.app,
@@ -215,27 +203,44 @@ impl PromptBatch {
             route: self.route,
             choices: 1,
         };
+        // The engine generates at least one token, which the writer drops.
+        let limit = self.n_predict.map(|count| count.max(1));
+        generate.max_tokens = match limit {
+            Some(limit) => submission.limit_tokens(limit, prompt_len),
+            None => self.lease.model.max_tokens(None, prompt_len),
+        };
+        let drops_output = self.n_predict == Some(0);
+        let limit = if drops_output { 0 } else { generate.max_tokens };
+        let rename = |error: ApiError| {
+            let limit = (Field::MaxTokens.into(), Field::NPredict.into());
+            error.renamed([limit])
+        };
         Ok(ChunkWriter {
             index,
             stops: generate.stop.clone(),
-            settings: settings(&generate, &self.output),
+            settings: settings(&generate, limit, &self.output),
             has_probabilities: generate.logprobs.is_some(),
             output: self.output.clone(),
+            drops_output,
             has_new_line: false,
-            request: ActiveRequest::submit(submission, generate)?,
+            request: ActiveRequest::submit(submission, generate).map_err(rename)?,
         })
     }
 }
 
 /// The settings of a request, by llama.cpp's names where it has them.
-fn settings(generate: &GenerateRequest, output: &OutputOptions) -> Map<String, Value> {
+fn settings(
+    generate: &GenerateRequest,
+    limit: usize,
+    output: &OutputOptions,
+) -> Map<String, Value> {
     let mut settings = sampling::values(&generate.sampling);
     let n_probs = generate
         .logprobs
         .map_or(0, |logprobs| logprobs.alternatives);
     let others = [
-        ("n_predict", generate.max_tokens.into()),
-        ("max_tokens", generate.max_tokens.into()),
+        ("n_predict", limit.into()),
+        ("max_tokens", limit.into()),
         ("n_probs", n_probs.into()),
         ("ignore_eos", generate.stop_ids.is_empty().into()),
         ("stop", generate.stop.clone().into()),
@@ -245,23 +250,96 @@ fn settings(generate: &GenerateRequest, output: &OutputOptions) -> Map<String, V
     settings
 }
 
-/// Frames of all prompts as they come. An error is the last; dropping the stream cancels the others.
+/// A chunk of a prompt, or the error that ends it.
+struct PromptFrame {
+    index: usize,
+    /// So far; `None` if the prompt was refused.
+    usage: Option<Usage>,
+    frame: Result<Bytes, ApiError>,
+    is_last: bool,
+}
+
+/// What was delivered of a prompt before its stream failed.
+#[derive(Debug, Serialize)]
+struct DeliveredCounts {
+    index: usize,
+    content: &'static str,
+    stop: bool,
+    tokens_predicted: usize,
+    tokens_evaluated: usize,
+    tokens_cached: usize,
+}
+
+impl DeliveredCounts {
+    fn new(index: usize, usage: Usage) -> Self {
+        Self {
+            index,
+            content: "",
+            stop: false,
+            tokens_predicted: usage.completion_tokens,
+            tokens_evaluated: usage.prompt_tokens,
+            tokens_cached: usage.cached_tokens,
+        }
+    }
+}
+
+/// Frames of all prompts as they come. Dropping the stream cancels them, and so does an error: the
+/// counts of the prompts that have not ended precede it, and an empty last chunk follows.
 fn frames_of(
     writers: impl Stream<Item = Result<ChunkWriter, ApiError>> + Send + 'static,
     at_once: usize,
 ) -> impl Stream<Item = Bytes> + Send + 'static {
-    let frames = writers.map(|writer| match writer {
+    let frames = writers.enumerate().map(|(index, writer)| match writer {
         Ok(writer) => writer.frames().boxed(),
-        Err(error) => stream::once(std::future::ready(Err(error))).boxed(),
+        Err(error) => stream::once(std::future::ready(PromptFrame {
+            index,
+            usage: None,
+            frame: Err(error.in_stream()),
+            is_last: true,
+        }))
+        .boxed(),
     });
     let frames = frames.flatten_unordered(at_once).boxed();
-    stream::unfold(Some(frames), |frames| async move {
-        let mut frames = frames?;
-        match frames.next().await? {
-            Ok(frame) => Some((frame, Some(frames))),
-            Err(error) => Some((Dialect::OpenAi.error_frame(&error), None)),
+    let running = BTreeMap::new();
+    stream::unfold(Some((frames, running)), |state| async move {
+        let (mut frames, mut running) = state?;
+        let PromptFrame {
+            index,
+            usage,
+            frame,
+            is_last,
+        } = frames.next().await?;
+        if let Some(usage) = usage {
+            running.insert(index, usage);
+        }
+        match frame {
+            Ok(frame) => {
+                if is_last {
+                    running.remove(&index);
+                }
+                Some((frame, Some((frames, running))))
+            }
+            Err(error) => Some((failure(index, &error, &running), None)),
         }
     })
+}
+
+/// The last frames of a stream that failed.
+fn failure(index: usize, error: &ApiError, running: &BTreeMap<usize, Usage>) -> Bytes {
+    let counts = running.iter().map(|(index, usage)| {
+        let counts = DeliveredCounts::new(*index, *usage);
+        frames::event(None, &counts)
+    });
+    let last = LlamaCompletion {
+        index,
+        stop: true,
+        ..LlamaCompletion::default()
+    };
+    let ends = [
+        Dialect::OpenAi.error_frame(error),
+        frames::event(None, &last),
+    ];
+    counts.chain(ends).collect::<Vec<_>>().concat().into()
 }
 
 /// Writes the chunks of a prompt.
@@ -272,6 +350,8 @@ struct ChunkWriter {
     settings: Map<String, Value>,
     has_probabilities: bool,
     output: OutputOptions,
+    /// Whether only the prompt was to be evaluated.
+    drops_output: bool,
     /// Of the text so far.
     has_new_line: bool,
 }
@@ -282,6 +362,7 @@ impl ChunkWriter {
         loop {
             match self.request.next().await? {
                 Err(error) => return Some(Err(error)),
+                Ok((_, Event::Tokens { .. })) if self.drops_output => {}
                 Ok((_, Event::Tokens { tokens, text })) => {
                     self.has_new_line |= text.contains('\n');
                     return Some(Ok(self.chunk(text, &tokens)));
@@ -289,13 +370,17 @@ impl ChunkWriter {
                 Ok((
                     _,
                     Event::Finished {
-                        reason,
-                        text,
-                        usage,
+                        mut reason,
+                        mut text,
+                        mut usage,
                         timings,
                         seed: _,
                     },
                 )) => {
+                    if self.drops_output {
+                        (reason, text) = (FinishReason::Length, String::new());
+                        usage.completion_tokens = 0;
+                    }
                     self.has_new_line |= text.contains('\n');
                     return Some(Ok(LlamaCompletion {
                         stop: true,
@@ -366,18 +451,27 @@ impl ChunkWriter {
         self.output.select(&whole)
     }
 
-    fn frames(self) -> impl Stream<Item = Result<Bytes, ApiError>> + Send + 'static {
+    fn frame(&self, chunk: &LlamaCompletion) -> Result<Bytes, ApiError> {
+        if chunk.stop {
+            let last = self.output.select(chunk)?;
+            Ok(frames::event(None, &last))
+        } else {
+            Ok(frames::event(None, chunk))
+        }
+    }
+
+    fn frames(self) -> impl Stream<Item = PromptFrame> + Send + 'static {
         stream::unfold(Some(self), |writer| async move {
             let mut writer = writer?;
-            let chunk = match writer.next().await? {
-                Ok(chunk) => chunk,
-                Err(error) => return Some((Err(error.in_stream()), None)),
+            let next = writer.next().await?.map_err(ApiError::in_stream);
+            let is_last = next.as_ref().map_or(true, |chunk| chunk.stop);
+            let frame = PromptFrame {
+                index: writer.index,
+                usage: Some(writer.request.usage()),
+                frame: next.and_then(|chunk| writer.frame(&chunk)),
+                is_last,
             };
-            if !chunk.stop {
-                return Some((Ok(frames::event(None, &chunk)), Some(writer)));
-            }
-            let last = writer.output.select(&chunk);
-            Some((last.map(|last| frames::event(None, &last)), None))
+            Some((frame, (!is_last).then_some(writer)))
         })
     }
 }

@@ -10,15 +10,15 @@ use serde::Deserialize;
 use utoipa::ToSchema;
 
 use super::completion::IGNORED;
-use super::generation::{LlamaCompletion, NativeGeneration, OutputOptions, max_tokens};
+use super::generation::{LlamaCompletion, NativeGeneration, OutputOptions};
 use crate::app::App;
 use crate::caller::Caller;
 use crate::error::ApiError;
 use crate::field::Field;
-use crate::fill_in::fill_in;
-use crate::lowering;
+use crate::fill_in::{FillIn, fill_in};
+use crate::lowering::{self, StopFlag};
 use crate::models::Loaded;
-use crate::openai::{lease, options};
+use crate::openai::{lease, options, resolve_alias};
 use crate::sampling;
 use crate::union::TextOr;
 use crate::wire::{FieldTables, JsonBody, WireRequest};
@@ -40,8 +40,16 @@ pub struct LlamaInfillRequest {
     pub input_extra: Option<Vec<InfillFile>>,
     /// More code before the cursor.
     pub prompt: Option<String>,
-    /// The longest text in tokens; -1, the default, is the room there is, up to the model's default.
-    pub n_predict: Option<i64>,
+    /// The longest text in tokens; -1 for all that fit, 0 to only evaluate the prompt, so that later
+    /// requests find it in the cache. The default is the model's `max_tokens`. One that exceeds the
+    /// room in the context is reduced to it, and the header `x-loquat-max-tokens` has the limit.
+    #[serde(default, deserialize_with = "options::token_limit")]
+    #[schema(value_type = Option<i64>, minimum = -1)]
+    pub n_predict: Option<usize>,
+    /// OpenAI's name for `n_predict`.
+    #[serde(default, deserialize_with = "options::token_limit")]
+    #[schema(value_type = Option<i64>, minimum = -1)]
+    pub max_tokens: Option<usize>,
     /// Up to 64 strings that end the text; they are not part of it.
     #[schema(value_type = Option<TextOr<String>>)]
     pub stop: Option<TextOr<String>>,
@@ -57,6 +65,18 @@ pub struct LlamaInfillRequest {
 pub struct InfillFile {
     pub filename: Option<String>,
     pub text: String,
+}
+
+impl LlamaInfillRequest {
+    fn text_bytes(&self) -> usize {
+        let files = self.input_extra.iter().flatten();
+        let files = files.map(|file| {
+            let name = file.filename.as_ref().map_or(0, String::len);
+            name + file.text.len()
+        });
+        let prompt = self.prompt.as_ref().map_or(0, String::len);
+        self.input_prefix.len() + self.input_suffix.len() + prompt + files.sum::<usize>()
+    }
 }
 
 impl WireRequest for LlamaInfillRequest {
@@ -78,12 +98,18 @@ pub async fn infill(
     body: JsonBody<LlamaInfillRequest>,
 ) -> Result<Response, ApiError> {
     let lease = lease(&app, &caller, body.value.model.as_deref()).await?;
+    let bytes = body.value.text_bytes();
+    lease.check_text(bytes)?;
     let model = lease.clone();
-    let lowered = lowering::run(move || lower(body, &model)).await?;
+    let lowered = lowering::run_text(bytes, move |stop| lower(body, &model, stop)).await?;
     lowered.respond(&app, &caller, lease, ROUTE).await
 }
 
-fn lower(body: JsonBody<LlamaInfillRequest>, model: &Loaded) -> Result<NativeGeneration, ApiError> {
+fn lower(
+    body: JsonBody<LlamaInfillRequest>,
+    model: &Loaded,
+    stop_flag: &StopFlag,
+) -> Result<NativeGeneration, ApiError> {
     let LlamaInfillRequest {
         model: _,
         mut input_prefix,
@@ -91,6 +117,7 @@ fn lower(body: JsonBody<LlamaInfillRequest>, model: &Loaded) -> Result<NativeGen
         input_extra,
         prompt,
         n_predict,
+        max_tokens,
         stop,
         stream,
         return_tokens,
@@ -100,27 +127,23 @@ fn lower(body: JsonBody<LlamaInfillRequest>, model: &Loaded) -> Result<NativeGen
     let files: Vec<_> = extra
         .map(|file| (file.filename.unwrap_or_else(|| "tmp".to_owned()), file.text))
         .collect();
-    let texts = files.iter().map(|(name, text)| name.len() + text.len());
-    let bytes = texts.sum::<usize>() + input_prefix.len() + input_suffix.len();
-    model.check_text(bytes)?;
     let tokenizer = model.chat_context().tokenizer();
-    let mut stop_ids = tokenizer.eos_ids().to_vec();
     let prompt = FimPrompt {
         prefix: &input_prefix,
         suffix: &input_suffix,
         files: &files,
     };
-    let prompt = fill_in(model, Field::InputSuffix, prompt, &mut stop_ids)?;
+    let FillIn { prompt, ends } = fill_in(model, Field::InputSuffix, prompt, stop_flag)?;
     Ok(NativeGeneration {
         prompts: vec![GenerateRequest {
-            max_tokens: max_tokens(n_predict, model, prompt.len())?,
             prompt,
             sampling: sampling::apply(&body.sampling, model.sampling(), tokenizer)?,
-            stop_ids,
+            stop_ids: [tokenizer.eos_ids(), &ends].concat(),
             stop: options::stops(stop)?,
             skip_special: true,
             ..GenerateRequest::default()
         }],
+        n_predict: resolve_alias((Field::NPredict, n_predict), (Field::MaxTokens, max_tokens))?,
         output: OutputOptions {
             streams: stream.unwrap_or(false),
             return_tokens: return_tokens.unwrap_or(false),

@@ -190,11 +190,15 @@ pub async fn apply_template(
 ) -> Result<Json<AppliedTemplate>, ApiError> {
     let request = body.value;
     let lease = lease(&app, &caller, request.model.as_deref()).await?;
-    let prompt = lowering::run(move || render(request, &lease)).await?;
+    let request = lowering::run(move || lower(request)).await?;
+    let prompt = lowering::run_chat(&lease, request, |chat, request, _| {
+        chat.render(&request, true)
+    });
+    let prompt = prompt.await?;
     Ok(Json(AppliedTemplate { prompt }))
 }
 
-fn render(request: ApplyTemplateRequest, model: &Lease) -> Result<String, ApiError> {
+fn lower(request: ApplyTemplateRequest) -> Result<ChatRequest, ApiError> {
     let ApplyTemplateRequest {
         model: _,
         messages,
@@ -206,12 +210,11 @@ fn render(request: ApplyTemplateRequest, model: &Lease) -> Result<String, ApiErr
     let continues_last =
         messages::continues_last(&messages)? || continue_final_message == Some(true);
     let tools = tools.unwrap_or_default().into_iter();
-    let chat = ChatRequest {
+    Ok(ChatRequest {
         messages: messages::lower(messages)?,
         tools: tools.map(ChatTool::lower).collect(),
         template_variables: chat_template_kwargs.unwrap_or_default(),
         opening: opening(continues_last, add_generation_prompt)?,
         ..ChatRequest::default()
-    };
-    Ok(model.chat_context().render(&chat, true)?)
+    })
 }

@@ -42,9 +42,106 @@ async fn completion_has_llama_cpps_form() {
         (&json!("word"), &json!("l"))
     );
 
-    let body = json!({ "prompt": PROMPT, "n_predict": 0 });
+    let body = json!({ "prompt": PROMPT, "n_predict": -7 });
     let reply = server.post("/completion", &body).await;
     assert_eq!(reply.json()["error"]["param"], "n_predict");
+}
+
+/// llama.vim warms the cache so.
+#[tokio::test]
+async fn zero_n_predict_only_evaluates_the_prompt() {
+    let server = coder("return a + b");
+    let code = "let x = 1;\n".repeat(40);
+    for (path, prompt) in [
+        (
+            "/completion",
+            json!({ "prompt": format!("{code}<|fim_middle|>") }),
+        ),
+        (
+            "/infill",
+            json!({ "input_prefix": code, "input_suffix": "}" }),
+        ),
+    ] {
+        let mut body = prompt;
+        body["n_predict"] = json!(0);
+        body["n_probs"] = json!(if path == "/completion" { 1 } else { 0 });
+        body["return_tokens"] = json!(true);
+        let json = server.post(path, &body).await.json();
+        assert_eq!(json["content"], "", "{path} {json}");
+        assert_eq!(json["tokens"], json!([]), "{path}");
+        assert_eq!(json["tokens_predicted"], 0, "{path}");
+        assert_eq!(json["stop_type"], "limit", "{path}");
+        assert_eq!(json["generation_settings"]["n_predict"], 0, "{path}");
+        let evaluated = json["tokens_evaluated"].as_u64().expect("a count");
+
+        body["stream"] = json!(true);
+        let events = server.post(path, &body).await.events();
+        let [(_, last)] = events.as_slice() else {
+            panic!("{path}: {events:?}");
+        };
+        assert_eq!(
+            (&last["stop"], &last["content"]),
+            (&json!(true), &json!(""))
+        );
+        let cached = last["tokens_cached"].as_u64().expect("a count");
+        assert!(cached > evaluated / 2, "{path}: {cached} of {evaluated}");
+    }
+}
+
+#[tokio::test]
+async fn max_tokens_is_another_name_for_n_predict() {
+    let server = coder("return a + b");
+    for (path, prompt) in [
+        ("/completion", json!({ "prompt": "<|fim_middle|>" })),
+        (
+            "/infill",
+            json!({ "input_prefix": "a", "input_suffix": "b" }),
+        ),
+    ] {
+        let mut body = prompt;
+        body["max_tokens"] = json!(3);
+        let reply = server.post(path, &body).await;
+        assert_eq!(reply.json()["tokens_predicted"], 3, "{}", reply.text());
+        body["n_predict"] = json!(4);
+        let reply = server.post(path, &body).await;
+        assert_eq!(reply.json()["error"]["param"], "max_tokens", "{path}");
+    }
+}
+
+#[tokio::test]
+async fn negative_n_predict_means_all_that_fit() {
+    let mut config = Harness::config();
+    config.models[0].max_tokens = 8;
+    let model = Scripted {
+        context: 96,
+        fim: true,
+        ..Scripted::new(&"and so on ".repeat(50))
+    };
+    let server = Harness::with(model, config);
+    let prompts = [
+        ("/completion", json!({ "prompt": "<|fim_middle|>" })),
+        (
+            "/infill",
+            json!({ "input_prefix": "a", "input_suffix": "b" }),
+        ),
+    ];
+    for (path, prompt) in prompts {
+        let generate = async |n_predict: Value| {
+            let mut body = prompt.clone();
+            body["n_predict"] = n_predict;
+            let reply = server.post(path, &body).await;
+            assert_eq!(reply.status(), StatusCode::OK, "{}", reply.text());
+            let json = reply.json();
+            let count = |name: &str| json[name].as_u64().expect("a count");
+            assert_eq!(json["stop_type"], "limit", "{path}");
+            (count("tokens_evaluated"), count("tokens_predicted"))
+        };
+        assert_eq!(generate(Value::Null).await.1, 8, "{path}");
+        for all in [json!(-1), json!(100_000)] {
+            let (prompt, generated) = generate(all).await;
+            assert_eq!(prompt + generated, 96, "{path}");
+        }
+    }
 }
 
 #[tokio::test]

@@ -4,11 +4,11 @@ use std::sync::Arc;
 
 use loquat::RequestDefaults;
 use loquat_chat::ChatContext;
-use loquat_engine::{Engine, SamplingParams};
+use loquat_engine::{Engine, Pooling, SamplingParams};
 use loquat_text::Tokenizer;
 
 use super::{ModelInfo, OpenFailure, Opened};
-use crate::config::{ModelConfig, Pooling};
+use crate::config::ModelConfig;
 use crate::error::ApiError;
 use crate::sampling;
 
@@ -40,7 +40,7 @@ impl Loaded {
         let tokenizer = model.chat_context().tokenizer();
         let defaults = &model.defaults().sampling;
         let sampling = sampling::apply(&config.sampling, defaults, tokenizer)
-            .map_err(|error| OpenFailure::Sampling(error.message))?;
+            .map_err(|error| OpenFailure::Sampling(Box::new(error)))?;
         Ok(Self {
             id: config.name.clone(),
             token_bytes: longest_token(tokenizer),

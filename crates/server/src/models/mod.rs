@@ -22,6 +22,7 @@ use std::error::Error;
 use std::sync::Arc;
 
 use crate::config::ModelConfig;
+use crate::error::ApiError;
 
 pub use lease::Lease;
 pub use loaded::Loaded;
@@ -60,8 +61,8 @@ pub enum OpenFailure {
     #[error("{0}")]
     Opener(Arc<dyn Error + Send + Sync>),
     /// The configured sampling parameters are invalid for this model.
-    #[error("invalid sampling parameters: {0}")]
-    Sampling(String),
+    #[error("invalid sampling parameters: {}", .0.message)]
+    Sampling(Box<ApiError>),
     /// The opener panicked.
     #[error("{0}")]
     Panicked(Arc<tokio::task::JoinError>),

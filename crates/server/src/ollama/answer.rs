@@ -15,7 +15,7 @@ use crate::active_request::{ActiveRequest, Submission};
 use crate::app::App;
 use crate::caller::Caller;
 use crate::error::ApiError;
-use crate::lowering;
+use crate::lowering::{self, StopFlag};
 use crate::models::Loaded;
 use crate::reply::{ActiveReply, ReplyOptions};
 use crate::unknown_fields::FieldPolicy;
@@ -28,6 +28,8 @@ pub struct ReplyRequest {
     pub stream: Option<bool>,
     pub keep_alive: Option<OllamaKeepAlive>,
     pub logprobs: Option<Logprobs>,
+    /// The size of the text that is tokenized without a chat template.
+    pub text_bytes: usize,
     /// Fields of the body that had no effect.
     pub ignored: Vec<&'static str>,
 }
@@ -47,7 +49,7 @@ impl ReplyRequest {
         app: &Arc<App>,
         caller: Caller,
         lower: Option<
-            impl FnOnce(&Loaded, Options) -> Result<LoweredPrompt, ApiError> + Send + 'static,
+            impl FnOnce(&Loaded, Options, &StopFlag) -> Result<LoweredPrompt, ApiError> + Send + 'static,
         >,
     ) -> Result<Response, ApiError> {
         let Self {
@@ -57,6 +59,7 @@ impl ReplyRequest {
             stream,
             keep_alive,
             logprobs,
+            text_bytes,
             ignored,
         } = self;
         if lower.is_none() && keep_alive.is_some_and(OllamaKeepAlive::unloads) {
@@ -69,9 +72,10 @@ impl ReplyRequest {
             load,
             ignored: unused,
         } = lease(app, &caller, model, keep_alive.map(|keep| keep.0)).await?;
+        lease.check_text(text_bytes)?;
         let model = lease.clone();
         let policy = FieldPolicy::new(app.config().server.strict_fields);
-        let lowered = lowering::run(move || {
+        let lowered = lowering::run_text(text_bytes, move |stop| {
             let mut options = Options::lower(options, &model, policy)?;
             let nested = std::mem::take(&mut options.ignored);
             let unknown = std::mem::take(&mut options.unknown);
@@ -79,7 +83,9 @@ impl ReplyRequest {
                 max_tokens_that_fit: options.max_tokens,
                 ..ReplyOptions::default()
             };
-            let prompt = lower.map(|lower| lower(&model, options)).transpose()?;
+            let prompt = lower
+                .map(|lower| lower(&model, options, stop))
+                .transpose()?;
             Ok((prompt, reply_options, nested, unknown))
         });
         let (prompt, options, nested, unknown) = lowered.await?;

@@ -20,6 +20,7 @@ use super::think::{OllamaFormat, OllamaThink};
 use crate::app::App;
 use crate::caller::Caller;
 use crate::error::ApiError;
+use crate::lowering::StopFlag;
 use crate::models::Loaded;
 use crate::wire::{FieldTables, JsonBody, WireRequest};
 
@@ -124,7 +125,7 @@ pub async fn chat(
     let logprobs = response::logprobs(logprobs, top_logprobs)?;
     let messages = messages.filter(|messages| !messages.is_empty());
     let lower = messages.map(|messages| {
-        move |model: &Loaded, options: Options| -> Result<LoweredPrompt, ApiError> {
+        move |model: &Loaded, options: Options, _: &StopFlag| -> Result<LoweredPrompt, ApiError> {
             let messages = message::lower(messages)?;
             let continues =
                 |last: &Message| last.role == Role::Assistant && last.tool_calls.is_empty();
@@ -153,6 +154,7 @@ pub async fn chat(
         stream,
         keep_alive,
         logprobs,
+        text_bytes: 0,
         ignored: body.ignored,
     };
     request

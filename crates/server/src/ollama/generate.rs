@@ -24,7 +24,8 @@ use crate::app::App;
 use crate::caller::Caller;
 use crate::error::ApiError;
 use crate::field::Field;
-use crate::fill_in::fill_in;
+use crate::fill_in::{FillIn, fill_in};
+use crate::lowering::{StopFlag, encoding_error};
 use crate::models::Loaded;
 use crate::openai::answer_format::AnswerConstraint;
 use crate::wire::{FieldTables, JsonBody, WireRequest};
@@ -158,7 +159,9 @@ pub async fn generate(
         suffix: suffix.filter(|suffix| !suffix.is_empty()),
     };
     let is_empty = fields.prompt.is_empty();
-    let lower = move |model: &Loaded, options: Options| fields.lower(model, options);
+    let text_bytes = fields.prompt.len() + fields.suffix.as_ref().map_or(0, String::len);
+    let lower =
+        move |model: &Loaded, options: Options, stop: &StopFlag| fields.lower(model, options, stop);
     let lower = (!is_empty).then_some(lower);
     let request = ReplyRequest {
         route: ROUTE,
@@ -167,6 +170,7 @@ pub async fn generate(
         stream,
         keep_alive,
         logprobs,
+        text_bytes,
         ignored: body.ignored,
     };
     request
@@ -194,10 +198,15 @@ struct PromptFields {
 }
 
 impl PromptFields {
-    fn lower(self, model: &Loaded, options: Options) -> Result<LoweredPrompt, ApiError> {
+    fn lower(
+        self,
+        model: &Loaded,
+        options: Options,
+        stop: &StopFlag,
+    ) -> Result<LoweredPrompt, ApiError> {
         let has_template = model.chat_context().template().is_some();
         if self.raw || self.suffix.is_some() || (!has_template && self.system.is_none()) {
-            self.lower_text(model, options)
+            self.lower_text(model, options, stop)
         } else {
             self.lower_chat(model, options)
         }
@@ -219,7 +228,12 @@ impl PromptFields {
         Ok(LoweredPrompt::Chat(Box::new(request)))
     }
 
-    fn lower_text(self, model: &Loaded, options: Options) -> Result<LoweredPrompt, ApiError> {
+    fn lower_text(
+        self,
+        model: &Loaded,
+        options: Options,
+        stop: &StopFlag,
+    ) -> Result<LoweredPrompt, ApiError> {
         let thinks = self.think;
         let thinks = thinks.is_some_and(|think| think != OllamaThink::Enabled(false));
         let chat_only = [
@@ -236,22 +250,23 @@ impl PromptFields {
             };
             return Err(ApiError::unsupported(*field, reason));
         }
-        model.check_text(self.prompt.len())?;
         let tokenizer = model.chat_context().tokenizer();
         let mut stop_ids = tokenizer.eos_ids().to_vec();
         let prompt = match &self.suffix {
             Some(suffix) => {
-                model.check_text(suffix.len())?;
                 let prompt = FimPrompt {
                     prefix: &self.prompt,
                     suffix,
                     files: &[],
                 };
-                fill_in(model, Field::Suffix, prompt, &mut stop_ids)?
+                let FillIn { prompt, ends } = fill_in(model, Field::Suffix, prompt, stop)?;
+                stop_ids.extend(ends);
+                prompt
             }
             None => {
+                let tokenizer = tokenizer.interruptible(stop.signal());
                 let prompt = tokenizer.encode(&self.prompt, Special::PROMPT);
-                prompt.map_err(|error| ApiError::internal(&error))?
+                prompt.map_err(|error| encoding_error(&error))?
             }
         };
         let answer = self.answer;

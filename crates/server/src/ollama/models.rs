@@ -139,9 +139,7 @@ pub fn routes() -> Router<Arc<App>> {
     responses((status = 200, description = "The served models", body = OllamaTags)),
 )]
 pub async fn tags(State(app): State<Arc<App>>, caller: Caller) -> Json<OllamaTags> {
-    let models = app.models.list().await.into_iter();
-    let models = models.filter(|model| caller.may_see(&model.name));
-    let models = models.map(|model| {
+    let models = caller.visible(app.models.list().await).map(|model| {
         let info = info_or_default(&model);
         OllamaTag {
             modified_at: modified(&info),
@@ -196,8 +194,7 @@ pub async fn show(
     responses((status = 200, description = "The loaded models", body = OllamaProcesses)),
 )]
 pub async fn ps(State(app): State<Arc<App>>, caller: Caller) -> Json<OllamaProcesses> {
-    let models = app.models.status().into_iter();
-    let models = models.filter(|model| caller.may_see(&model.name));
+    let models = caller.visible(app.models.status());
     let models =
         models.filter(|model| matches!(model.state, ModelState::Ready | ModelState::Draining));
     let models = models.map(|model| {

@@ -7,7 +7,7 @@ use crate::error::ApiError;
 use crate::field::{Field, FieldPath};
 use crate::models::Loaded;
 use crate::sampling::{self, ALIASES};
-use crate::unknown_fields::FieldPolicy;
+use crate::unknown_fields::{FieldPolicy, UnknownNames};
 
 const LOADING: &str = "the configuration decides how models are loaded";
 
@@ -66,6 +66,7 @@ impl Options {
             unknown: Vec::new(),
         };
         let mut sampling = Map::new();
+        let mut unknown = UnknownNames::default();
         // Clients write null for an option that they omit.
         let options = options.unwrap_or_default().into_iter();
         for (name, value) in options.filter(|(_, value)| !value.is_null()) {
@@ -74,9 +75,10 @@ impl Options {
             } else {
                 let field = FieldPath::from(Field::Options).key(&name);
                 policy.check(field.clone(), &name, known_names())?;
-                lowered.unknown.push(field.to_string());
+                unknown.insert(field.to_string())?;
             }
         }
+        lowered.unknown = unknown.into_names();
         let tokenizer = model.chat_context().tokenizer();
         let sampling = sampling::apply(&sampling, model.sampling(), tokenizer);
         lowered.sampling = sampling.map_err(rename_fields)?;

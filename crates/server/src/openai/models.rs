@@ -84,11 +84,10 @@ pub struct ModelCapabilities {
     responses((status = 200, description = "Models that the caller may use", body = ModelList)),
 )]
 pub async fn list(State(app): State<Arc<App>>, caller: Caller) -> Json<ModelList> {
-    let all = app.models.list().await.into_iter();
-    let visible = all.filter(|status| caller.may_see(&status.name));
+    let models = caller.visible(app.models.list().await);
     Json(ModelList {
         object: "list",
-        data: visible.map(ModelCard::from).collect(),
+        data: models.map(ModelCard::from).collect(),
     })
 }
 

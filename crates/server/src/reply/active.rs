@@ -5,9 +5,8 @@ use loquat_engine::{GenerateRequest, Usage};
 
 use crate::active_request::{ActiveRequest, Submission};
 use crate::error::ApiError;
-use crate::lowering::{self, StopFlag};
+use crate::lowering;
 use crate::models::Lease;
-use crate::text_size::chat_bytes;
 
 /// What a dialect asks for beside the conversation.
 #[derive(Debug, Clone, Default)]
@@ -69,16 +68,14 @@ impl ActiveReply {
         options: ReplyOptions,
     ) -> Result<Self, ApiError> {
         let lease = &submission.lease;
-        let bytes = chat_bytes(&request);
-        lease.check_text(bytes)?;
-        let chat = lease.chat_context().clone();
-        let lower = move |stop: &StopFlag| Ok(chat.lower_unless(request, stop.signal())?);
-        let lowered = lowering::run_text(bytes, lower).await?;
+        let lowered = lowering::run_chat(lease, request, |chat, request, stop| {
+            chat.lower_unless(request, stop.signal())
+        });
         let LoweredChat {
             generate,
             reply,
             joins_system,
-        } = lowered;
+        } = lowered.await?;
         if joins_system {
             submission.caller.notes.join_system();
         }

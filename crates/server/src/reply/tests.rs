@@ -118,6 +118,57 @@ async fn ollama_counts_tokens_before_the_error() {
 }
 
 #[tokio::test]
+async fn llama_cpp_sends_counts_error_and_last_chunk() {
+    // The other prompt is cancelled with it.
+    let prompts = json!([[5, 5, 5], [5, 5, 5, 5]]);
+    let body = json!({ "prompt": prompts, "stream": true, "n_predict": 2000, "ignore_eos": true });
+    let (_, reply) = cancelled("/completion", body).await;
+    let events = reply.events();
+    let [.., (_, first), (_, second), (_, error), (_, last)] = events.as_slice() else {
+        panic!("{}", reply.text());
+    };
+    for (index, counts) in [first, second].into_iter().enumerate() {
+        assert_eq!(counts["index"], index, "{counts}");
+        assert_eq!(counts["stop"], false, "{counts}");
+        assert_eq!(counts["tokens_evaluated"], 3 + index, "{counts}");
+        assert!(counts["tokens_predicted"].as_u64() >= Some(5), "{counts}");
+    }
+    assert_eq!(error["error"]["code"], "request_cancelled");
+    assert_eq!(
+        (&last["stop"], &last["content"]),
+        (&json!(true), &json!(""))
+    );
+}
+
+/// Its turn comes after the stream has begun.
+#[tokio::test]
+async fn refused_later_prompt_is_server_error() {
+    let server = Harness::saying("hello");
+    let mut prompts = vec!["<|im_start|>assistant\n".to_owned(); 40];
+    prompts.push("a".repeat(5000));
+    for path in ["/v1/completions", "/completion"] {
+        let mut body = json!({ "prompt": prompts });
+        let whole = server.post(path, &body).await;
+        assert_eq!(whole.status(), StatusCode::BAD_REQUEST, "{path}");
+        body["stream"] = true.into();
+        let streamed = server.post(path, &body).await;
+        assert_eq!(streamed.status(), StatusCode::OK, "{path}");
+        let events = streamed.events();
+        let error = events
+            .iter()
+            .find_map(|(_, event)| event["error"].as_object());
+        let error = error.unwrap_or_else(|| panic!("{path}: {}", streamed.text()));
+        assert_eq!(error["type"], "server_error", "{path}");
+        assert_eq!(error["code"], "context_length_exceeded", "{path}");
+        let last = match path {
+            "/completion" => events.last().is_some_and(|(_, last)| last["stop"] == true),
+            _ => streamed.text().ends_with("data: [DONE]\n\n"),
+        };
+        assert!(last, "{path}: {}", streamed.text());
+    }
+}
+
+#[tokio::test]
 async fn failed_response_keeps_partial_output() {
     let body = json!({ "input": "hi", "stream": true, "max_output_tokens": 2000 });
     let (server, reply) = cancelled("/v1/responses", body).await;
@@ -195,9 +246,21 @@ async fn server_and_library_agree_on_a_reply() {
     }
 }
 
+#[tokio::test]
+async fn server_and_library_agree_on_the_limit() {
+    let server = Harness::saying("Hi");
+    let lease = server.app.models.lease(MODEL).await.expect("the model");
+    let body = json!({ "messages": messages(), "max_tokens": 32_000 });
+    let reply = server.post("/v1/chat/completions", &body).await;
+    let header = reply.response.headers()["x-loquat-max-tokens"].to_str();
+    let answer = lease.model.chat("hi").max_tokens(32_000).stream();
+    let limit = answer.expect("an answer").max_tokens();
+    assert_eq!(header.expect("a number"), limit.to_string());
+}
+
 /// The request forbids what its own format requires.
 #[tokio::test]
-async fn stuck_constraint_is_not_an_invalid_request_in_a_stream() {
+async fn stuck_constraint_in_stream_is_server_error() {
     let server = Harness::saying("ab");
     let grammar = r#"root ::= "ab""#;
     let format = json!({ "type": "json_schema", "name": "x", "schema": { "const": "ab" } });

@@ -19,6 +19,7 @@ type Opened = Result<Box<dyn Session>, OpenError>;
 
 /// What is tested: a way to open sessions over one model.
 pub struct Subject<'a> {
+    /// Opens a fresh session.
     pub open: &'a dyn Fn(&SessionOptions) -> Opened,
     /// Largest difference between logits that should be equal, for sessions that do not
     /// promise equal bits.
@@ -27,9 +28,11 @@ pub struct Subject<'a> {
 
 /// Logits of a reference: `logits[i]` follows `tokens[..=i]`.
 pub struct Golden<'a> {
+    /// The tokens of one sequence.
     pub tokens: &'a [u32],
     /// `[token][vocab]`
     pub logits: &'a [f32],
+    /// Largest accepted difference from the session's logits.
     pub tolerance: f32,
 }
 

@@ -54,6 +54,7 @@ pub struct SequenceLimits {
     pub granularity: usize,
     /// Recurrent states of all sequences, snapshots included.
     pub states: usize,
+    /// Sequences that may be alive at once.
     pub max_sequences: usize,
     /// `None` for models without recurrent layers.
     pub snapshots: Option<SnapshotPolicy>,
@@ -69,6 +70,7 @@ pub struct SnapshotPolicy {
 }
 
 impl SnapshotPolicy {
+    /// The policy of [`SequenceLimits::from`]: 3 snapshots, 256 tokens apart.
     pub const DEFAULT: Self = Self {
         interval: 256,
         max: 3,
@@ -126,9 +128,11 @@ impl<T> Sequence<T> {
 #[must_use]
 #[derive(Debug)]
 pub struct RowGrant {
+    /// The sequence that the row extends.
     pub sequence: SequenceId,
     /// Length of the sequence before the row.
     pub start: usize,
+    /// Tokens of the row.
     pub tokens: usize,
     /// Tokens that fit into the sequence's pages.
     pub capacity: usize,
@@ -141,6 +145,7 @@ pub struct RowGrant {
 pub struct RowStates {
     /// `None`: the sequence is empty, and its state zero.
     pub before: Option<Slot>,
+    /// Receives the state after the row's last token.
     pub after: Slot,
     snapshots: Vec<Snapshot>,
 }
@@ -168,6 +173,7 @@ struct PageChange {
 }
 
 impl<S: SequenceStorage> Sequences<S> {
+    /// No sequences yet, over the backend's storage.
     pub fn new(storage: S, limits: SequenceLimits) -> Self {
         Self {
             storage,
@@ -181,14 +187,17 @@ impl<S: SequenceStorage> Sequences<S> {
         }
     }
 
+    /// The backend's storage.
     pub fn storage(&self) -> &S {
         &self.storage
     }
 
+    /// The backend's storage, to write to.
     pub fn storage_mut(&mut self) -> &mut S {
         &mut self.storage
     }
 
+    /// How many sequences are alive.
     pub fn count(&self) -> usize {
         self.alive.len()
     }
@@ -213,6 +222,7 @@ impl<S: SequenceStorage> Sequences<S> {
         sequence.ok_or(SessionError::UnknownSequence(id))
     }
 
+    /// [`Session::len`](crate::Session::len).
     pub fn len(&self, id: SequenceId) -> Result<usize, SessionError> {
         Ok(self.get(id)?.len)
     }
@@ -253,6 +263,7 @@ impl<S: SequenceStorage> Sequences<S> {
         Some((&mut self.storage, &mut sequence.stored))
     }
 
+    /// [`Session::held`](crate::Session::held).
     pub fn held(&self, ids: &[SequenceId]) -> Result<HeldMemory, SessionError> {
         let sequences = ids.iter().map(|id| self.get(*id));
         let sequences = sequences.collect::<Result<Vec<_>, _>>()?;
@@ -274,6 +285,7 @@ impl<S: SequenceStorage> Sequences<S> {
         Ok(lengths.filter(|len| *len <= at_most).max().unwrap_or(0))
     }
 
+    /// [`Session::create`](crate::Session::create).
     pub fn create(&mut self) -> Result<SequenceId, SessionError> {
         self.check_count()?;
         Ok(self.insert(Sequence {
@@ -285,6 +297,7 @@ impl<S: SequenceStorage> Sequences<S> {
         }))
     }
 
+    /// [`Session::fork`](crate::Session::fork).
     pub fn fork(&mut self, source: SequenceId, len: usize) -> Result<SequenceId, SessionError> {
         self.check_reusable(source, len)?;
         self.check_count()?;
@@ -292,6 +305,7 @@ impl<S: SequenceStorage> Sequences<S> {
         Ok(self.insert(fork))
     }
 
+    /// [`Session::truncate`](crate::Session::truncate).
     pub fn truncate(&mut self, id: SequenceId, len: usize) -> Result<(), SessionError> {
         self.check_reusable(id, len)?;
         let shortened = self.share(id, len)?;
@@ -301,6 +315,7 @@ impl<S: SequenceStorage> Sequences<S> {
         Ok(())
     }
 
+    /// [`Session::release`](crate::Session::release).
     pub fn release(&mut self, id: SequenceId) -> Result<(), SessionError> {
         let sequence = self.alive.remove(&id);
         self.drop_sequence(sequence.ok_or(SessionError::UnknownSequence(id))?);

@@ -4,9 +4,9 @@
 use serde_json::json;
 
 use super::common::{
-    Mixture, NORMALISE_EPS, STACKED, Sizes, TOP_K, count_field, expect_switch, expect_word,
-    gated_experts, gguf_mixture, gguf_rope, gguf_tied, gguf_windowed_layers, interval,
-    normalised_sigmoid, reach, sandwich_layer, shared_experts, sparse_from, windowed_layers,
+    Mixture, NORMALISE_EPS, STACKED, Sizes, TOP_K, WindowedAttention, count_field, expect_switch,
+    expect_word, gated_experts, gguf_mixture, gguf_rope, gguf_tied, gguf_windowed_layers, interval,
+    normalised_sigmoid, sandwich_layer, shared_experts, sparse_from, windowed_layers,
 };
 use super::{Family, GgufFamily, PLAIN};
 use crate::config::{Config, GgufConfig};
@@ -79,11 +79,13 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     let mut experts = gated_experts(config, fields, router)?;
     experts.shared = shared_experts(config, "num_shared_experts", 2, &experts.expert)?;
     let first_sparse = config.usize_or("num_dense_layers", 1)?;
+    let rope = Rope::from_config(config, None, 10_000.0, sizes.head_dim)?;
     let parts = ModelParts {
-        rope: Rope::from_config(config, None, 10_000.0, sizes.head_dim)?,
-        windowed: windowed_layers(config, sizes.layers, |layer| (layer + 1) % global != 0)?,
-        window: config.usize("sliding_window")?,
-        attention: sizes.biased_attention(config, None)?,
+        attention: WindowedAttention {
+            windowed: windowed_layers(config, sizes.layers, |layer| (layer + 1) % global != 0)?,
+            window: config.usize("sliding_window")?,
+            attention: sizes.biased_attention(config, Some(rope))?,
+        },
         mixture: Mixture::new(&sizes, experts, sparse_from(first_sparse, sizes.layers)),
         scaled_embedding: config.bool_or("mup_enabled", false)?,
         tied: config.bool_or("tie_word_embeddings", false)?,
@@ -93,11 +95,13 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
 
 fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::from_gguf(config)?;
+    let rope = gguf_rope(config, sizes.head_dim, RopePairs::Halves)?;
     let parts = ModelParts {
-        rope: gguf_rope(config, sizes.head_dim, RopePairs::Halves)?,
-        windowed: gguf_windowed_layers(config, sizes.layers, GLOBAL_INTERVAL)?,
-        window: config.usize("attention.sliding_window")?,
-        attention: sizes.gguf_attention(config, None),
+        attention: WindowedAttention {
+            windowed: gguf_windowed_layers(config, sizes.layers, GLOBAL_INTERVAL)?,
+            window: config.usize("attention.sliding_window")?,
+            attention: sizes.gguf_attention(config, Some(rope)),
+        },
         mixture: gguf_mixture(config, &sizes, normalised_sigmoid(NORMALISE_EPS))?,
         // llama.cpp always does this.
         scaled_embedding: true,
@@ -107,11 +111,7 @@ fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
 }
 
 struct ModelParts {
-    rope: Rope,
-    windowed: Vec<bool>,
-    window: usize,
-    /// Without RoPE and reach, which differ by layer.
-    attention: Attention,
+    attention: WindowedAttention,
     mixture: Mixture,
     scaled_embedding: bool,
     tied: bool,
@@ -121,13 +121,14 @@ impl ModelParts {
     fn model(self, sizes: &Sizes) -> ModelSpec {
         let norm = Norm::rms(sizes.eps);
         let layers = (0..sizes.layers).map(|layer| {
-            let windowed = self.windowed[layer];
+            let windowed = self.attention.windowed[layer];
+            let attention = self.attention.layer(layer);
             let attention = Attention {
                 qk_norm: Some(QkNorm::per_head(norm)),
-                rope: windowed.then(|| self.rope.clone()),
-                reach: reach(windowed.then_some(self.window)),
+                // Global layers have none.
+                rope: attention.rope.filter(|_| windowed),
                 output_gate: true,
-                ..self.attention.clone()
+                ..attention
             };
             let feed_forward = self.mixture.feed_forward(layer);
             sandwich_layer(norm, Mixer::Attention(attention), feed_forward)

@@ -11,7 +11,7 @@ use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
 use crate::facts::FamilyFacts;
 use crate::mixers::{Attention, QkNorm, QkSpan};
-use crate::model::{Activation, FeedForward, ModelSpec, Norm};
+use crate::model::{Activation, ModelSpec, Norm};
 use crate::naming::Naming;
 use crate::roles::LayerRole::*;
 use crate::rope::{Rope, RopePairs};
@@ -54,7 +54,9 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     };
     let feed_forward = sizes.gated(activation(config, "hidden_act", Activation::Silu)?, false);
     let tied = config.bool_or("tie_word_embeddings", true)?;
-    let mut spec = model("cohere", &sizes, tied, feed_forward, |_| attention.clone());
+    let scheme = scheme(&sizes);
+    let attention = |_| attention.clone();
+    let mut spec = sizes.attention_model("cohere", tied, scheme, feed_forward, attention);
     spec.head.scale = config.f64("logit_scale")? as f32;
     Ok(spec)
 }
@@ -69,7 +71,9 @@ fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     };
     let feed_forward = sizes.gated(Activation::Silu, false);
     let tied = gguf_tied(config);
-    let mut spec = model("cohere", &sizes, tied, feed_forward, |_| attention.clone());
+    let scheme = scheme(&sizes);
+    let attention = |_| attention.clone();
+    let mut spec = sizes.attention_model("cohere", tied, scheme, feed_forward, attention);
     spec.head.scale = gguf_logit_scale(config)?;
     Ok(spec)
 }
@@ -87,13 +91,7 @@ pub(super) fn gguf_logit_scale(config: &GgufConfig) -> Result<f32, SpecError> {
     Ok(gguf_scale(config, "logit_scale")?.unwrap_or(1.0))
 }
 
-pub(super) fn model(
-    family: &'static str,
-    sizes: &Sizes,
-    tied: bool,
-    feed_forward: FeedForward,
-    attention: impl Fn(usize) -> Attention,
-) -> ModelSpec {
-    let scheme = (Norm::layer(sizes.eps, false), parallel_layer as LayerScheme);
-    sizes.attention_model(family, tied, scheme, feed_forward, attention)
+/// Attention and feed-forward in parallel, under layer norms without biases.
+pub(super) fn scheme(sizes: &Sizes) -> (Norm, LayerScheme) {
+    (Norm::layer(sizes.eps, false), parallel_layer)
 }

@@ -44,7 +44,8 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     let attention = sizes.biased_attention(config, None)?;
     let feed_forward = sizes.gated(activation(config, "hidden_act", Activation::Silu)?, false);
     let tied = config.bool_or("tie_word_embeddings", true)?;
-    let mut spec = cohere::model("cohere2", &sizes, tied, feed_forward, |layer| {
+    let scheme = cohere::scheme(&sizes);
+    let mut spec = sizes.attention_model("cohere2", tied, scheme, feed_forward, |layer| {
         let window = window.filter(|_| windowed[layer]);
         Attention {
             rope: window.map(|_| rope.clone()),
@@ -64,7 +65,8 @@ fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     let attention = sizes.gguf_attention(config, None);
     let feed_forward = sizes.gated(Activation::Silu, false);
     let tied = gguf_tied(config);
-    let mut spec = cohere::model("cohere2", &sizes, tied, feed_forward, |layer| {
+    let scheme = cohere::scheme(&sizes);
+    let mut spec = sizes.attention_model("cohere2", tied, scheme, feed_forward, |layer| {
         let window = windowed[layer].then_some(window);
         Attention {
             rope: window.map(|_| rope.clone()),

@@ -16,11 +16,7 @@ pub(super) const FAMILY: Family = Family {
     from_config,
     hugging_face: PLAIN.hugging_face,
     mlx: None,
-    gguf: Some(GgufFamily {
-        architectures: &["ernie4_5"],
-        from_gguf,
-        naming: PLAIN.gguf,
-    }),
+    gguf: Some(GgufFamily::plain(&["ernie4_5"], from_gguf)),
     facts: FamilyFacts {
         gguf_export: Some(GgufExport::plain("ernie4_5")),
         ..FamilyFacts::PLAIN

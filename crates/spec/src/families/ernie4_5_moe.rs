@@ -32,11 +32,7 @@ pub(super) const FAMILY: Family = Family {
         refit: Some(without_correction),
         ..PLAIN.mlx_experts
     }),
-    gguf: Some(GgufFamily {
-        architectures: &["ernie4_5-moe"],
-        from_gguf,
-        naming: PLAIN.gguf,
-    }),
+    gguf: Some(GgufFamily::plain(&["ernie4_5-moe"], from_gguf)),
     facts: FamilyFacts::with_router(RouterPrecision::Uniform),
 };
 

@@ -7,7 +7,7 @@ use super::common::{
     Sizes, activation, all_but_each, gguf_rope, gguf_tied, gguf_windowed_layers, interval, reach,
     windowed_layers,
 };
-use super::{Family, GgufFamily, PLAIN, olmo2};
+use super::{Family, GgufFamily, olmo2};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
 use crate::facts::{FamilyFacts, MlxFacts, MlxLayerTypes};
@@ -20,11 +20,7 @@ pub(super) const FAMILY: Family = Family {
     from_config,
     hugging_face: olmo2::NAMING,
     mlx: None,
-    gguf: Some(GgufFamily {
-        architectures: &["exaone4"],
-        from_gguf,
-        naming: PLAIN.gguf,
-    }),
+    gguf: Some(GgufFamily::plain(&["exaone4"], from_gguf)),
     facts: FamilyFacts {
         mlx: MlxFacts {
             layer_types: Some(MlxLayerTypes::Letters),
@@ -113,7 +109,8 @@ struct ModelParts {
 impl ModelParts {
     fn model(self, sizes: &Sizes, activation: Activation) -> ModelSpec {
         let feed_forward = sizes.gated(activation, false);
-        olmo2::model("exaone4", sizes, self.tied, feed_forward, |layer| {
+        let scheme = olmo2::scheme(sizes);
+        sizes.attention_model("exaone4", self.tied, scheme, feed_forward, |layer| {
             let local = self.windowed[layer];
             Attention {
                 qk_norm: Some(QkNorm::per_head(Norm::rms(sizes.eps))),

@@ -20,11 +20,7 @@ pub(super) const FAMILY: Family = Family {
         ..PLAIN.hugging_face
     },
     mlx: None,
-    gguf: Some(GgufFamily {
-        architectures: &["gemma"],
-        from_gguf,
-        naming: PLAIN.gguf,
-    }),
+    gguf: Some(GgufFamily::plain(&["gemma"], from_gguf)),
     facts: FamilyFacts {
         gguf_export: Some(GgufExport::plain("gemma")),
         config_export: Some(ConfigExport {

@@ -21,11 +21,7 @@ pub(super) const FAMILY: Family = Family {
     from_config,
     hugging_face: NAMING,
     mlx: None,
-    gguf: Some(GgufFamily {
-        architectures: &["gemma2"],
-        from_gguf,
-        naming: PLAIN.gguf,
-    }),
+    gguf: Some(GgufFamily::plain(&["gemma2"], from_gguf)),
     facts: FamilyFacts {
         gguf_export: Some(GgufExport {
             keys: &[GgufKeys::Softcaps],

@@ -8,7 +8,7 @@ use super::common::{
     refuse_field, windowed_layers,
 };
 use super::gemma2::{self, ModelParts};
-use super::{Family, GgufFamily, PLAIN};
+use super::{Family, GgufFamily};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
 use crate::facts::{ConfigExport, ConfigFields, FamilyFacts, GgufExport, GgufKeys};
@@ -21,11 +21,7 @@ pub(super) const FAMILY: Family = Family {
     from_config,
     hugging_face: gemma2::NAMING,
     mlx: None,
-    gguf: Some(GgufFamily {
-        architectures: &["gemma3"],
-        from_gguf,
-        naming: PLAIN.gguf,
-    }),
+    gguf: Some(GgufFamily::plain(&["gemma3"], from_gguf)),
     facts: FamilyFacts {
         gguf_export: Some(GgufExport {
             keys: &[GgufKeys::Softcaps, GgufKeys::LocalRope],

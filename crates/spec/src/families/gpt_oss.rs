@@ -4,8 +4,8 @@
 use serde_json::json;
 
 use super::common::{
-    EXPERT_GATE_UP, EXPERT_MATRICES, GGUF_POST_ATTENTION, STACKED, Sizes, TOP_K, count_field,
-    gated_experts, gguf_experts, gguf_rope, gguf_tied, gguf_windowed_layers, reach,
+    EXPERT_GATE_UP, EXPERT_MATRICES, GGUF_POST_ATTENTION, STACKED, Sizes, TOP_K, WindowedAttention,
+    count_field, gated_experts, gguf_experts, gguf_rope, gguf_tied, gguf_windowed_layers,
     windowed_layers,
 };
 use super::{Family, GgufFamily, PLAIN};
@@ -75,11 +75,13 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
         });
     }
     let fields = [count_field(config), TOP_K, "intermediate_size"];
+    let rope = Rope::from_config(config, None, 150_000.0, sizes.head_dim)?;
     let parts = ModelParts {
-        rope: Rope::from_config(config, None, 150_000.0, sizes.head_dim)?,
-        windowed: windowed_layers(config, sizes.layers, |layer| layer % 2 == 0)?,
-        window: config.usize("sliding_window")?,
-        attention: sizes.biased_attention(config, None)?,
+        attention: WindowedAttention {
+            windowed: windowed_layers(config, sizes.layers, |layer| layer % 2 == 0)?,
+            window: config.usize("sliding_window")?,
+            attention: sizes.biased_attention(config, Some(rope))?,
+        },
         experts: gated_experts(config, fields, Router::softmax(true))?,
         activation: Activation::ClampedSwiglu {
             alpha: config.f64_or("swiglu_alpha", ALPHA)? as f32,
@@ -98,10 +100,11 @@ fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
         yarn.truncate = false;
     }
     let parts = ModelParts {
-        rope,
-        windowed: gguf_windowed_layers(config, sizes.layers, 2)?,
-        window: config.usize("attention.sliding_window")?,
-        attention: sizes.gguf_attention(config, None),
+        attention: WindowedAttention {
+            windowed: gguf_windowed_layers(config, sizes.layers, 2)?,
+            window: config.usize("attention.sliding_window")?,
+            attention: sizes.gguf_attention(config, Some(rope)),
+        },
         experts: gguf_experts(config, Router::softmax(true))?,
         activation: Activation::ClampedSwiglu {
             alpha: ALPHA as f32,
@@ -113,11 +116,8 @@ fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
 }
 
 struct ModelParts {
-    rope: Rope,
-    windowed: Vec<bool>,
-    window: usize,
-    /// Without RoPE, reach and sinks.
-    attention: Attention,
+    /// Without sinks.
+    attention: WindowedAttention,
     /// Without activation and biases.
     experts: Experts,
     activation: Activation,
@@ -131,10 +131,8 @@ impl ModelParts {
         self.experts.router.bias = true;
         let feed_forward = FeedForward::Experts(self.experts);
         sizes.pre_norm_model("gpt_oss", self.tied, feed_forward, |layer| Attention {
-            rope: Some(self.rope.clone()),
             sinks: true,
-            reach: reach(self.windowed[layer].then_some(self.window)),
-            ..self.attention.clone()
+            ..self.attention.layer(layer)
         })
     }
 }

@@ -27,11 +27,7 @@ pub(super) const FAMILY: Family = Family {
         overrides: &[GRANITE_ROUTER, BLOCK_SPARSE_SWITCH],
         ..PLAIN.hugging_face
     }),
-    gguf: Some(GgufFamily {
-        architectures: &["granitemoe"],
-        from_gguf,
-        naming: PLAIN.gguf,
-    }),
+    gguf: Some(GgufFamily::plain(&["granitemoe"], from_gguf)),
     facts: FamilyFacts {
         gguf_export: Some(GgufExport {
             keys: &[GgufKeys::Multipliers],

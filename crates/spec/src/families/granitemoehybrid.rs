@@ -46,11 +46,7 @@ pub(super) const FAMILY: Family = Family {
         conv_shape: ConvShape::ChannelLast,
         ..PLAIN.hugging_face
     }),
-    gguf: Some(GgufFamily {
-        architectures: &["granitehybrid"],
-        from_gguf,
-        naming: PLAIN.gguf,
-    }),
+    gguf: Some(GgufFamily::plain(&["granitehybrid"], from_gguf)),
     facts: FamilyFacts {
         mlx: MlxFacts {
             layer_types: Some(MlxLayerTypes::Mamba),

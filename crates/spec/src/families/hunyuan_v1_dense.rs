@@ -25,11 +25,7 @@ pub(super) const FAMILY: Family = Family {
         ..PLAIN.hugging_face
     },
     mlx: None,
-    gguf: Some(GgufFamily {
-        architectures: &["hunyuan-dense"],
-        from_gguf,
-        naming: PLAIN.gguf,
-    }),
+    gguf: Some(GgufFamily::plain(&["hunyuan-dense"], from_gguf)),
     facts: FamilyFacts::PLAIN,
 };
 

@@ -17,11 +17,7 @@ pub(super) const FAMILY: Family = Family {
     from_config,
     hugging_face: PLAIN.hugging_face,
     mlx: None,
-    gguf: Some(GgufFamily {
-        architectures: &["llama"],
-        from_gguf,
-        naming: PLAIN.gguf,
-    }),
+    gguf: Some(GgufFamily::plain(&["llama"], from_gguf)),
     facts: FamilyFacts {
         templates: &["llama2"],
         gguf_export: Some(GgufExport::plain("llama")),

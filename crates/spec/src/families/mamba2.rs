@@ -19,11 +19,7 @@ pub(super) const FAMILY: Family = Family {
         conv_shape: ConvShape::ChannelLast,
         ..BACKBONE
     }),
-    gguf: Some(GgufFamily {
-        architectures: &["mamba2"],
-        from_gguf,
-        naming: PLAIN.gguf,
-    }),
+    gguf: Some(GgufFamily::plain(&["mamba2"], from_gguf)),
     facts: FamilyFacts::PLAIN,
 };
 

@@ -8,7 +8,7 @@ use super::common::{
     gguf_rope, gguf_router, gguf_tied, layer_numbers, layer_types, normalised_sigmoid,
     partial_rope,
 };
-use super::{Family, GgufFamily, PLAIN, mixtral};
+use super::{Family, GgufFamily, mixtral};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
 use crate::experts::{Experts, Router};
@@ -23,11 +23,7 @@ pub(super) const FAMILY: Family = Family {
     from_config,
     hugging_face: mixtral::HUGGING_FACE,
     mlx: Some(mixtral::MLX),
-    gguf: Some(GgufFamily {
-        architectures: &["minimax-m2"],
-        from_gguf,
-        naming: PLAIN.gguf,
-    }),
+    gguf: Some(GgufFamily::plain(&["minimax-m2"], from_gguf)),
     facts: FamilyFacts {
         mlx: MlxFacts {
             required_fields: &["shared_intermediate_size"],

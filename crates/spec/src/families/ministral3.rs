@@ -16,11 +16,7 @@ pub(super) const FAMILY: Family = Family {
     from_config,
     hugging_face: PLAIN.hugging_face,
     mlx: None,
-    gguf: Some(GgufFamily {
-        architectures: &["mistral3"],
-        from_gguf,
-        naming: PLAIN.gguf,
-    }),
+    gguf: Some(GgufFamily::plain(&["mistral3"], from_gguf)),
     facts: FamilyFacts::PLAIN,
 };
 

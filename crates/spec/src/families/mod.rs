@@ -88,6 +88,20 @@ pub(crate) struct GgufFamily {
     pub naming: Naming,
 }
 
+impl GgufFamily {
+    /// A family whose tensors have the usual names.
+    const fn plain(
+        architectures: &'static [&'static str],
+        from_gguf: fn(&GgufConfig) -> Result<ModelSpec, SpecError>,
+    ) -> Self {
+        Self {
+            architectures,
+            from_gguf,
+            naming: PLAIN.gguf,
+        }
+    }
+}
+
 const FAMILIES: &[Family] = &[
     afmoe::FAMILY,
     cohere::FAMILY,

@@ -20,11 +20,7 @@ pub(super) const FAMILY: Family = Family {
         ..PLAIN.hugging_face
     },
     mlx: None,
-    gguf: Some(GgufFamily {
-        architectures: &["nemotron"],
-        from_gguf,
-        naming: PLAIN.gguf,
-    }),
+    gguf: Some(GgufFamily::plain(&["nemotron"], from_gguf)),
     facts: FamilyFacts::PLAIN,
 };
 

@@ -9,7 +9,7 @@ use crate::config::Config;
 use crate::error::SpecError;
 use crate::facts::{ConfigExport, ConfigFields, FamilyFacts, GgufExport};
 use crate::mixers::{Attention, QkNorm};
-use crate::model::{Activation, FeedForward, ModelSpec, Norm};
+use crate::model::{Activation, ModelSpec, Norm};
 use crate::naming::Naming;
 use crate::roles::LayerRole::*;
 use crate::rope::Rope;
@@ -44,13 +44,14 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     let config = &config.with_defaults(json!({"rms_norm_eps": 1e-5}));
     let sizes = Sizes::from_config(config)?;
     let rope = Rope::from_config(config, None, 10_000.0, sizes.head_dim)?;
-    let attention = attention(config, &sizes)?;
+    let attention = Attention {
+        rope: Some(rope),
+        ..attention(config, &sizes)?
+    };
     let feed_forward = sizes.gated(activation(config, "hidden_act", Activation::Silu)?, false);
     let tied = config.bool_or("tie_word_embeddings", false)?;
-    Ok(model("olmo2", &sizes, tied, feed_forward, |_| Attention {
-        rope: Some(rope.clone()),
-        ..attention.clone()
-    }))
+    let scheme = scheme(&sizes);
+    Ok(sizes.attention_model("olmo2", tied, scheme, feed_forward, |_| attention.clone()))
 }
 
 /// Without RoPE and reach, which differ by layer.
@@ -61,14 +62,7 @@ pub(super) fn attention(config: &Config, sizes: &Sizes) -> Result<Attention, Spe
     })
 }
 
-/// A spec of post-norm layers, each with the attention `attention(layer)`.
-pub(super) fn model(
-    family: &'static str,
-    sizes: &Sizes,
-    tied: bool,
-    feed_forward: FeedForward,
-    attention: impl Fn(usize) -> Attention,
-) -> ModelSpec {
-    let scheme = (Norm::rms(sizes.eps), post_norm_layer as LayerScheme);
-    sizes.attention_model(family, tied, scheme, feed_forward, attention)
+/// Post-norm layers.
+pub(super) fn scheme(sizes: &Sizes) -> (Norm, LayerScheme) {
+    (Norm::rms(sizes.eps), post_norm_layer)
 }

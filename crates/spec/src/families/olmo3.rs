@@ -6,7 +6,7 @@ use super::common::{
     Sizes, activation, gguf_rope, gguf_tied, gguf_window, gguf_windowed_layers, reach,
     windowed_layers,
 };
-use super::{Family, GgufFamily, PLAIN, olmo2};
+use super::{Family, GgufFamily, olmo2};
 use crate::config::{Config, GgufConfig};
 use crate::error::SpecError;
 use crate::facts::{FamilyFacts, GgufVariant, VariantTrait};
@@ -19,11 +19,7 @@ pub(super) const FAMILY: Family = Family {
     from_config,
     hugging_face: olmo2::NAMING,
     mlx: None,
-    gguf: Some(GgufFamily {
-        architectures: &["olmo2"],
-        from_gguf,
-        naming: PLAIN.gguf,
-    }),
+    gguf: Some(GgufFamily::plain(&["olmo2"], from_gguf)),
     facts: FamilyFacts {
         gguf_variants: &[GgufVariant {
             when: VariantTrait::NotWindowed,
@@ -51,14 +47,17 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     let attention = olmo2::attention(config, &sizes)?;
     let feed_forward = sizes.gated(activation(config, "hidden_act", Activation::Silu)?, false);
     let tied = config.bool_or("tie_word_embeddings", false)?;
-    Ok(olmo2::model("olmo3", &sizes, tied, feed_forward, |layer| {
-        let rope = if windowed[layer] { &local } else { &global };
-        Attention {
-            rope: Some(rope.clone()),
-            reach: reach(window.filter(|_| windowed[layer])),
-            ..attention.clone()
-        }
-    }))
+    let scheme = olmo2::scheme(&sizes);
+    Ok(
+        sizes.attention_model("olmo3", tied, scheme, feed_forward, |layer| {
+            let rope = if windowed[layer] { &local } else { &global };
+            Attention {
+                rope: Some(rope.clone()),
+                reach: reach(window.filter(|_| windowed[layer])),
+                ..attention.clone()
+            }
+        }),
+    )
 }
 
 /// OLMo 2 has no window, and so no local layers.
@@ -78,15 +77,18 @@ fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     let tied = gguf_tied(config);
     let family = if window.is_some() { "olmo3" } else { "olmo2" };
     let feed_forward = sizes.gated(Activation::Silu, false);
-    Ok(olmo2::model(family, &sizes, tied, feed_forward, |layer| {
-        let rope = if windowed[layer] { &local } else { &global };
-        Attention {
-            qk_norm: Some(QkNorm::all_heads(Norm::rms(sizes.eps))),
-            rope: Some(rope.clone()),
-            reach: reach(window.filter(|_| windowed[layer])),
-            ..attention.clone()
-        }
-    }))
+    let scheme = olmo2::scheme(&sizes);
+    Ok(
+        sizes.attention_model(family, tied, scheme, feed_forward, |layer| {
+            let rope = if windowed[layer] { &local } else { &global };
+            Attention {
+                qk_norm: Some(QkNorm::all_heads(Norm::rms(sizes.eps))),
+                rope: Some(rope.clone()),
+                reach: reach(window.filter(|_| windowed[layer])),
+                ..attention.clone()
+            }
+        }),
+    )
 }
 
 fn without_scaling(rope: &Rope) -> Rope {

@@ -19,11 +19,7 @@ pub(super) const FAMILY: Family = Family {
     from_config,
     hugging_face: PLAIN.hugging_face,
     mlx: Some(PLAIN.mlx_experts),
-    gguf: Some(GgufFamily {
-        architectures: &["olmoe"],
-        from_gguf,
-        naming: PLAIN.gguf,
-    }),
+    gguf: Some(GgufFamily::plain(&["olmoe"], from_gguf)),
     facts: FamilyFacts {
         templates: &["tulu"],
         gguf_export: Some(GgufExport::plain("olmoe")),

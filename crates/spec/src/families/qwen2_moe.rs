@@ -27,11 +27,7 @@ pub(super) const FAMILY: Family = Family {
         overrides: &[SHARED_EXPERT, SWITCH_MLP],
         ..PLAIN.hugging_face
     }),
-    gguf: Some(GgufFamily {
-        architectures: &["qwen2moe"],
-        from_gguf,
-        naming: PLAIN.gguf,
-    }),
+    gguf: Some(GgufFamily::plain(&["qwen2moe"], from_gguf)),
     facts: FamilyFacts::with_router(RouterPrecision::Uniform),
 };
 

@@ -22,11 +22,7 @@ pub(super) const FAMILY: Family = Family {
     from_config,
     hugging_face: PLAIN.hugging_face,
     mlx: Some(PLAIN.mlx_experts),
-    gguf: Some(GgufFamily {
-        architectures: &["qwen3moe"],
-        from_gguf,
-        naming: PLAIN.gguf,
-    }),
+    gguf: Some(GgufFamily::plain(&["qwen3moe"], from_gguf)),
     facts: FamilyFacts {
         gguf_export: Some(GgufExport::plain("qwen3moe")),
         config_export: Some(ConfigExport {

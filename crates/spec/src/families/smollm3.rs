@@ -14,11 +14,7 @@ pub(super) const FAMILY: Family = Family {
     from_config,
     hugging_face: PLAIN.hugging_face,
     mlx: None,
-    gguf: Some(GgufFamily {
-        architectures: &["smollm3"],
-        from_gguf,
-        naming: PLAIN.gguf,
-    }),
+    gguf: Some(GgufFamily::plain(&["smollm3"], from_gguf)),
     facts: FamilyFacts {
         gguf_export: Some(GgufExport::plain("smollm3")),
         config_export: Some(ConfigExport {

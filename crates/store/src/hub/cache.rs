@@ -16,14 +16,17 @@ use crate::{FileProgress, Progress};
 pub struct CachedSnapshot {
     /// `owner/name`.
     pub repo: String,
+    /// The commit's hash.
     pub commit: String,
     /// Branches and tags that pointed to this commit when last fetched.
     pub refs: Vec<String>,
+    /// The directory with the links to the files.
     pub dir: PathBuf,
     /// Sorted by path.
     pub files: Vec<CachedFile>,
 }
 
+/// A downloaded file of a snapshot.
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct CachedFile {
@@ -40,7 +43,9 @@ pub struct CachedFile {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct DamagedFile {
+    /// Path within the repository.
     pub path: String,
+    /// The hash it should have.
     pub expected: String,
     /// `None` if there is no content.
     pub found: Option<String>,
@@ -50,7 +55,9 @@ pub struct DamagedFile {
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Leftover {
+    /// The file or directory.
     pub path: PathBuf,
+    /// Its size.
     pub bytes: u64,
 }
 
@@ -64,6 +71,7 @@ impl CachedFile {
 }
 
 impl CachedSnapshot {
+    /// The size of all files.
     pub fn bytes(&self) -> u64 {
         self.files.iter().map(|file| file.size).sum()
     }

@@ -60,6 +60,7 @@ impl HubRepo {
 pub struct RemoteFile {
     /// Within the repository, with `/` between folders.
     pub path: String,
+    /// Bytes of the file.
     pub size: Option<u64>,
     /// For large files, stored in LFS.
     pub sha256: Option<String>,
@@ -70,7 +71,9 @@ pub struct RemoteFile {
 /// The files of a repository at a commit.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Listing {
+    /// The commit's hash.
     pub commit: String,
+    /// Every file of the commit.
     pub files: Vec<RemoteFile>,
 }
 
@@ -110,10 +113,12 @@ impl Hub {
         })
     }
 
+    /// Where downloaded files are stored.
     pub fn cache_dir(&self) -> &Path {
         &self.cache_dir
     }
 
+    /// Whether the options or the environment forbid the network.
     pub fn is_offline(&self) -> bool {
         self.offline
     }

@@ -43,6 +43,7 @@ impl RequestFailure {
 /// How often to retry, and how long to wait between attempts.
 #[derive(Debug, Clone)]
 pub struct RetryPolicy {
+    /// Attempts after the first.
     pub retries: u32,
     /// Before the first retry; doubled for each one after it.
     pub backoff: Duration,

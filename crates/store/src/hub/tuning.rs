@@ -7,6 +7,7 @@ use super::retry::RetryPolicy;
 /// Tests use smaller values. Not a user option.
 #[derive(Debug, Clone)]
 pub struct DownloadTuning {
+    /// How long to wait for a connection.
     pub connect: Duration,
     /// A connection without data for this long has failed.
     pub stall: Duration,
@@ -14,7 +15,9 @@ pub struct DownloadTuning {
     pub retry: RetryPolicy,
     /// Fail instead of waiting longer than this for a rate limit.
     pub longest_wait: Duration,
+    /// Files to download in parallel.
     pub files_at_once: usize,
+    /// Connections per large file.
     pub streams_per_file: usize,
     /// The minimum bytes for a separate connection.
     pub smallest_stream: u64,

@@ -15,8 +15,10 @@ pub struct FormatSigns {
 }
 
 impl FormatSigns {
+    /// Detects nothing.
     pub const NONE: Self = Self::new(&[], &[]);
 
+    /// Signs in a template, and tokens.
     pub const fn new(
         template: &'static [&'static [&'static str]],
         tokens: &'static [&'static str],
@@ -28,13 +30,17 @@ impl FormatSigns {
 /// The text before and after a part of the output.
 #[derive(Debug, Clone, Copy)]
 pub struct Span {
+    /// Before it.
     pub open: &'static str,
+    /// After it.
     pub close: &'static str,
 }
 
 impl Span {
+    /// No markers.
     pub const NONE: Self = Self::new("", "");
 
+    /// A span between two markers.
     pub const fn new(open: &'static str, close: &'static str) -> Self {
         Self { open, close }
     }
@@ -43,6 +49,7 @@ impl Span {
 /// How a model marks its thinking.
 #[derive(Debug)]
 pub struct ReasoningFormat {
+    /// The name on the command line and in configuration files.
     pub name: &'static str,
     /// Texts that start reasoning; the first is the one in [`open_text`](Self::open_text).
     pub open: &'static [&'static str],
@@ -56,7 +63,9 @@ pub struct ReasoningFormat {
     pub close_text: &'static str,
     /// Starts an answer, with or without reasoning before it; often empty.
     pub answer_text: &'static str,
+    /// How the parts of a message are separated.
     pub framing: Framing,
+    /// What detects the format.
     pub signs: FormatSigns,
 }
 
@@ -79,6 +88,7 @@ impl ReasoningFormat {
 /// Whether a message is one text with marked parts, or a chain of messages with headers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Framing {
+    /// One text with marked parts.
     Inline,
     /// Harmony: every part has a header that names its channel and its recipient.
     Channels,
@@ -90,6 +100,7 @@ pub enum Framing {
 /// `section.close`. A call is `call.open`, the syntax's text, `call.close`.
 #[derive(Debug)]
 pub struct CallFormat {
+    /// The name on the command line and in configuration files.
     pub name: &'static str,
     /// Around all calls of a message.
     pub section: Span,
@@ -104,10 +115,13 @@ pub struct CallFormat {
     pub call: Span,
     /// Between two calls.
     pub separator: &'static str,
+    /// How one call is written.
     pub syntax: CallSyntax,
     /// Whether a call may start within reasoning and so end it.
     pub ends_reasoning: bool,
+    /// How the parts of a message are separated.
     pub framing: Framing,
+    /// What detects the format.
     pub signs: FormatSigns,
 }
 
@@ -125,21 +139,29 @@ pub enum CallSyntax {
     /// `f(a=1, b="x")`
     Pythonic,
     /// `call:f{a:1,b:<quote>x<quote>}`
-    Gemma { quote: &'static str },
+    Gemma {
+        /// Written before and after a string.
+        quote: &'static str,
+    },
 }
 
 /// The keys of a call object; the first of each is how the model's template writes it.
 #[derive(Debug)]
 pub struct JsonFields {
+    /// Keys of the tool's name.
     pub name: &'static [&'static str],
+    /// Keys of the arguments.
     pub arguments: &'static [&'static str],
+    /// Keys of the call's identifier.
     pub id: &'static [&'static str],
 }
 
+/// [`CallSyntax::NameThenJson`] in detail.
 #[derive(Debug)]
 pub struct NameThenJson {
     /// Before the name.
     pub before: &'static str,
+    /// Where the call's identifier is written.
     pub id: IdPosition,
     /// Between the name and the arguments.
     pub between: &'static str,
@@ -150,6 +172,7 @@ pub struct NameThenJson {
 /// Where a model writes a call's identifier.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum IdPosition {
+    /// There is no identifier.
     None,
     /// Before the name, with this between the two.
     BeforeName(&'static str),
@@ -159,8 +182,10 @@ pub enum IdPosition {
     AroundName(&'static str),
 }
 
+/// [`CallSyntax::Tagged`] in detail.
 #[derive(Debug)]
 pub struct Tagged {
+    /// Around the tool's name.
     pub name: Span,
     /// Before a parameter's name.
     pub key_open: &'static str,
@@ -181,7 +206,9 @@ pub struct Tagged {
 pub enum RawValue {
     /// By the tool's schema.
     BySchema,
+    /// A string.
     Text,
+    /// A JSON value.
     Json,
 }
 

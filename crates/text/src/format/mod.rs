@@ -24,14 +24,18 @@ use crate::{ChatTemplate, Result, TextError, Tokenizer};
 /// The formats that one model speaks.
 #[derive(Debug, Clone, Copy)]
 pub struct OutputFormat {
+    /// How it marks reasoning; `None` if it does not.
     pub reasoning: Option<&'static ReasoningFormat>,
+    /// How it writes tool calls; `None` if it does not.
     pub calls: Option<&'static CallFormat>,
 }
 
 /// Formats to use instead of the detected ones. `Some(None)` reads everything as plain text.
 #[derive(Debug, Clone, Copy, Default)]
 pub struct FormatOverrides {
+    /// Replaces the detected reasoning format.
     pub reasoning: Option<Option<&'static ReasoningFormat>>,
+    /// Replaces the detected tool-call format.
     pub calls: Option<Option<&'static CallFormat>>,
 }
 

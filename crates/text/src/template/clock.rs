@@ -9,6 +9,7 @@ use jiff::fmt::strtime::{BrokenDownTime, Config, PosixCustom};
 /// machine; `transformers` uses the machine's zone.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Clock {
+    /// The machine's clock.
     System,
     /// Seconds since 1970-01-01 00:00:00.
     Fixed(u64),

@@ -41,7 +41,9 @@ pub struct ChatInput {
     pub tools: Option<Value>,
     /// Open the assistant's turn at the end.
     pub add_generation_prompt: bool,
+    /// Text of the beginning-of-sequence token.
     pub bos_token: String,
+    /// Text of the end-of-sequence token.
     pub eos_token: String,
     /// Further variables of the template, such as `enable_thinking`.
     pub kwargs: Map<String, Value>,

@@ -32,6 +32,7 @@ pub(super) struct Probes {
 pub struct ThinkingSwitch {
     /// The key in [`ChatInput::kwargs`].
     pub variable: &'static str,
+    /// What the variable accepts.
     pub values: ThinkingValues,
 }
 

@@ -34,7 +34,7 @@ fn texts_that_grow_too_much_are_refused() {
     let tokenizer = tokenizer.expect("a tokenizer");
     let short = tokenizer.encode("aaa", Special::PLAIN).expect("ids");
     assert_eq!(short.len(), 180);
-    let long = "a".repeat(1000);
+    let long = "a".repeat(100_000);
     let error = tokenizer
         .encode(&long, Special::PLAIN)
         .expect_err("60 times");
@@ -42,6 +42,17 @@ fn texts_that_grow_too_much_are_refused() {
         error.to_string().contains("the normalizer makes more than"),
         "{error}"
     );
+}
+
+#[test]
+fn added_tokens_that_grow_too_much_are_refused() {
+    let mut json = byte_level_json(Value::Null);
+    json["normalizer"] = replace("a", &"a".repeat(60));
+    json["added_tokens"][3]["content"] = json!("a".repeat(100_000));
+    json["added_tokens"][3]["normalized"] = json!(true);
+    let dir = folder(&[("tokenizer.json", json)]);
+    let error = Tokenizer::from_huggingface(dir.path()).expect_err("60 times");
+    assert!(error.to_string().contains("`added_tokens`"), "{error}");
 }
 
 #[test]

@@ -7,7 +7,11 @@ use crate::testing::{Harness, MODEL, Scripted};
 
 #[tokio::test]
 async fn every_dialect_refuses_oversized_text() {
-    let server = Harness::saying("hello");
+    let model = Scripted {
+        fim: true,
+        ..Scripted::new("hello")
+    };
+    let server = Harness::with(model, Harness::config());
     // More bytes than the context has tokens of the longest kind.
     let text = "word ".repeat(1 << 20);
     let messages = json!([{ "role": "user", "content": text }]);
@@ -31,6 +35,29 @@ async fn every_dialect_refuses_oversized_text() {
             "/api/generate",
             json!({ "model": MODEL, "prompt": text, "raw": true }),
         ),
+        (
+            "/api/generate",
+            json!({ "model": MODEL, "prompt": "hi", "suffix": text }),
+        ),
+        (
+            "/v1/completions",
+            json!({ "model": MODEL, "prompt": "hi", "suffix": text }),
+        ),
+        ("/completion", json!({ "prompt": text })),
+        ("/completion", json!({ "prompt": ["hi", text] })),
+        (
+            "/infill",
+            json!({ "input_prefix": text, "input_suffix": "hi" }),
+        ),
+        (
+            "/infill",
+            json!({ "input_prefix": "hi", "input_suffix": "hi", "prompt": text }),
+        ),
+        (
+            "/infill",
+            json!({ "input_prefix": "hi", "input_suffix": "hi", "input_extra": [{ "text": text }] }),
+        ),
+        ("/apply-template", json!({ "messages": messages })),
         ("/tokenize", json!({ "prompt": text })),
         ("/tokenize", json!({ "messages": messages })),
         (
@@ -125,7 +152,7 @@ async fn oversized_prompt_error_names_no_other_field() {
 }
 
 /// Requests for more tokens than the context of 4096 has.
-fn greedy_requests() -> [(&'static str, serde_json::Value); 5] {
+fn greedy_requests() -> [(&'static str, serde_json::Value); 7] {
     let messages = json!([{ "role": "user", "content": "hi" }]);
     [
         (
@@ -149,12 +176,24 @@ fn greedy_requests() -> [(&'static str, serde_json::Value); 5] {
             json!({ "model": MODEL, "messages": messages, "stream": false,
                 "options": { "num_predict": 32_000 } }),
         ),
+        (
+            "/completion",
+            json!({ "prompt": vec![5; 4090], "n_predict": 32_000 }),
+        ),
+        (
+            "/infill",
+            json!({ "input_prefix": "a", "input_suffix": "b", "n_predict": 32_000 }),
+        ),
     ]
 }
 
 #[tokio::test]
 async fn reply_limit_is_reduced_to_the_room() {
-    let server = Harness::saying("hello");
+    let model = Scripted {
+        fim: true,
+        ..Scripted::new("hello")
+    };
+    let server = Harness::with(model, Harness::config());
     for (path, body) in greedy_requests() {
         let reply = server.post(path, &body).await;
         assert_eq!(reply.status(), StatusCode::OK, "{path} {}", reply.text());
@@ -177,7 +216,11 @@ async fn reply_limit_is_reduced_to_the_room() {
 async fn strict_limits_refuses_large_limits() {
     let mut config = Harness::config();
     config.server.strict_limits = true;
-    let server = Harness::with(Scripted::new("hello"), config);
+    let model = Scripted {
+        fim: true,
+        ..Scripted::new("hello")
+    };
+    let server = Harness::with(model, config);
     for (path, body) in greedy_requests() {
         let reply = server.post(path, &body).await;
         // Ollama's clients expect a shorter reply.
@@ -186,6 +229,9 @@ async fn strict_limits_refuses_large_limits() {
             _ => StatusCode::BAD_REQUEST,
         };
         assert_eq!(reply.status(), expected, "{path} {}", reply.text());
+        if ["/completion", "/infill"].contains(&path) {
+            assert!(reply.text().contains("`n_predict` of 32000"), "{path}");
+        }
     }
     let fitting = json!({ "model": MODEL, "prompt": "hi", "max_tokens": -1 });
     let reply = server.post("/v1/completions", &fitting).await;

@@ -9,7 +9,7 @@ use loquat_text::{FimPrompt, Special, Tokenizer};
 use super::wire::{CompletionRequest, PromptItem};
 use crate::error::ApiError;
 use crate::field::Field;
-use crate::fill_in::fill_in;
+use crate::fill_in::{FillIn, fill_in};
 use crate::lowering::{StopFlag, encoding_error};
 use crate::models::Loaded;
 use crate::openai::options::{self, Streaming};
@@ -17,7 +17,8 @@ use crate::sampling;
 use crate::union::TextOr;
 use crate::wire::JsonBody;
 
-const DEFAULT_MAX_TOKENS: usize = 16;
+/// OpenAI's documented default, instead of the model's.
+const OPENAI_COMPLETION_TOKENS: usize = 16;
 const MOST_PROMPTS: usize = 1024;
 /// Of all prompts together, including those that `best_of` discards.
 const MOST_CHOICES: usize = 4096;
@@ -98,10 +99,20 @@ pub fn lower(
         logprobs: options::alternatives(Field::Logprobs, logprobs)?,
         prompt_logprobs: options::alternatives(Field::PromptLogprobs, prompt_logprobs)?,
     };
-    let max_tokens = max_tokens.unwrap_or(DEFAULT_MAX_TOKENS);
+    let max_tokens = max_tokens.unwrap_or(OPENAI_COMPLETION_TOKENS);
     let mut stop_ids = stop_token_ids.unwrap_or_default();
     let prompts = match suffix.filter(|suffix| !suffix.is_empty()) {
-        Some(suffix) => vec![filled_in(prompt, &suffix, model, &mut stop_ids)?],
+        Some(suffix) => {
+            let text = single_text(prompt)?;
+            let prompt = FimPrompt {
+                prefix: &text,
+                suffix: &suffix,
+                files: &[],
+            };
+            let FillIn { prompt, ends } = fill_in(model, Field::Suffix, prompt, stop_flag)?;
+            stop_ids.extend(ends);
+            vec![(text, prompt)]
+        }
         None => {
             let tokenizer = tokenizer.interruptible(stop_flag.signal());
             prompts(prompt, best_of, &tokenizer)?
@@ -204,29 +215,17 @@ pub fn check_texts(prompt: &TextOr<PromptItem>, model: &Loaded) -> Result<usize,
 }
 
 /// The only prompt, before a suffix.
-fn filled_in(
-    prompt: TextOr<PromptItem>,
-    suffix: &str,
-    model: &Loaded,
-    stop_ids: &mut Vec<u32>,
-) -> Result<(String, Vec<u32>), ApiError> {
-    let text = match prompt {
-        TextOr::Text(text) => text,
+fn single_text(prompt: TextOr<PromptItem>) -> Result<String, ApiError> {
+    match prompt {
+        TextOr::Text(text) => Ok(text),
         TextOr::Many(items) => match <[PromptItem; 1]>::try_from(items) {
-            Ok([PromptItem::Text(text)]) => text,
+            Ok([PromptItem::Text(text)]) => Ok(text),
             _ => {
                 let problem = "must be one text with `suffix`";
-                return Err(ApiError::invalid(Field::Prompt, problem));
+                Err(ApiError::invalid(Field::Prompt, problem))
             }
         },
-    };
-    let prompt = FimPrompt {
-        prefix: &text,
-        suffix,
-        files: &[],
-    };
-    let tokens = fill_in(model, Field::Suffix, prompt, stop_ids)?;
-    Ok((text, tokens))
+    }
 }
 
 /// Each prompt as text and as tokens.

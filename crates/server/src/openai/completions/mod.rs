@@ -62,8 +62,8 @@ pub async fn create(
     let has_limit = body.value.max_tokens.is_some();
     let model = lease.clone();
     if let Some(suffix) = &body.value.suffix {
-        lease.check_text(suffix.len())?;
         bytes += suffix.len();
+        lease.check_text(bytes)?;
     }
     let lower = move |stop: &StopFlag| lower::lower(body, &model, stop);
     let lowered = lowering::run_text(bytes, lower).await?;

@@ -29,7 +29,7 @@ pub fn respond(
         Err(error) => stream::once(std::future::ready(PromptEvent {
             prompt,
             usage: Usage::default(),
-            event: Err(error),
+            event: Err(error.in_stream()),
         }))
         .boxed(),
     });

@@ -2,7 +2,7 @@
 
 import { askForKey, key } from "./key.js";
 
-/** What went wrong, in words for people. `detail` is the server's own sentence. */
+/** An error with a message for the user. `detail` is the server's own message. */
 export class PageError extends Error {
   constructor(message, detail, status) {
     super(message);
@@ -11,7 +11,7 @@ export class PageError extends Error {
   }
 }
 
-/** A response that is a success, or a `PageError`. A 401 asks for a key and retries. */
+/** Returns a successful response, else throws a `PageError`. After a 401 it asks for a key and retries. */
 export async function call(path, options = {}, ask = true) {
   const response = await reach(path, options);
   if (response.ok) return response;
@@ -51,7 +51,7 @@ async function trouble(response) {
   try {
     detail = (await response.json()).error?.message;
   } catch {
-    // Another body has no useful message.
+    // The body is not JSON, so it has no message to show.
   }
   const wait = Number(response.headers.get("retry-after"));
   const when = wait > 0 ? ` Try again in ${wait} s.` : "";
@@ -59,7 +59,7 @@ async function trouble(response) {
   return new PageError(words + when, detail, response.status);
 }
 
-/** The JSON of each `data:` of a response, as it comes. */
+/** Yields the JSON of each `data:` line of a response as it arrives. */
 export async function* events(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";

@@ -1,4 +1,4 @@
-// Puts the page together: views, keys, models.
+// Starts the page: its views, keyboard shortcuts and the list of models.
 
 import { getJson } from "./api.js";
 import { Chat } from "./chat.js";
@@ -52,7 +52,7 @@ async function loadModels() {
 models.addEventListener("change", () => keep("model", models.value));
 loadModels();
 
-// No element's id: the browser would take the focus there.
+// Must not be an element's id: the browser would move the focus to that element.
 const address = (view) => `#/${view}`;
 
 const tabs = [byId("tab-chat"), byId("tab-server")];
@@ -103,5 +103,5 @@ document.addEventListener("keydown", (event) => {
   }
 });
 
-// What was said of a reply stays if the page is left before its end.
+// Saves an incomplete reply when the page is closed.
 window.addEventListener("pagehide", () => chat.save());

@@ -5,7 +5,7 @@ import { el, svg } from "./dom.js";
 const WIDTH = 240;
 const HEIGHT = 56;
 
-/** A tile with a number and how it came about. `kind` names its colour. */
+/** A tile with the current value and a chart of its history. `kind` selects its colour. */
 export class Tile {
   constructor({ label, kind, samples, ceiling }) {
     this.ceiling = ceiling;
@@ -30,7 +30,7 @@ export class Tile {
     );
   }
 
-  /** One more sample, and the words for it. */
+  /** Adds a sample, and shows `value` and `note` as its text. */
   add(sample, value, note = "") {
     this.history.push(Number.isFinite(sample) ? sample : 0);
     if (this.history.length > this.samples) this.history.shift();
@@ -50,7 +50,7 @@ export class Tile {
   }
 }
 
-/** A bar of parts side by side, each `[class, amount, label]`, of a whole. */
+/** A stacked bar. Each part is `[class, amount, label]`; `whole` is the amount of the full width. */
 export function bar(parts, whole, label) {
   let at = 0;
   const rectangles = parts

@@ -13,7 +13,7 @@ const EXAMPLES = [
 ];
 
 export class Chat {
-  /** `ask` fills the question's field; `running` hears when a reply begins and ends. */
+  /** `ask` fills in the question field; `running` is called when a reply starts and ends. */
   constructor({ settings, model, ask, running }) {
     this.settings = settings;
     this.model = model;
@@ -32,7 +32,7 @@ export class Chat {
     return this.stopper !== null;
   }
 
-  /** Asks a question, in the place of the last one if that was edited. */
+  /** Sends a question. An edited one replaces the messages from index `instead` on. */
   send(content, instead) {
     if (instead !== undefined) this.messages.length = instead;
     this.messages.push({ role: "user", content });
@@ -45,7 +45,10 @@ export class Chat {
     this.stopper?.abort();
   }
 
-  /** Begins anew. What was said can be brought back until the next question, or until the page is left. */
+  /**
+   * Starts a new conversation. The old one can be restored until the next question or until the page
+   * is closed.
+   */
   clear() {
     this.stop();
     if (this.messages.length) this.cleared = this.messages;
@@ -72,7 +75,7 @@ export class Chat {
     download("conversation.json", JSON.stringify(whole, null, 2));
   }
 
-  /** Where the last question stands, or -1. */
+  /** The index of the last question, or -1. */
   lastQuestion() {
     return this.messages.findLastIndex((message) => message.role === "user");
   }
@@ -83,7 +86,7 @@ export class Chat {
     return this.reply();
   }
 
-  /** What a tool gave; goes on once every call of the reply has its result. */
+  /** Adds a tool's result. Continues once every call of the reply has its result. */
   answerTool(call, content) {
     this.messages.push({ role: "tool", callId: call.id, content });
     const reply = this.messages.findLast((message) => message.role === "assistant");
@@ -136,12 +139,12 @@ export class Chat {
   }
 
   save() {
-    // A new conversation may have started meanwhile.
+    // The conversation may have been cleared meanwhile.
     if (!this.messages.length) return;
     if (!keep("conversation", this.messages)) announce("The browser's storage is full; this conversation is not saved");
   }
 
-  /** Draws what streams, once a frame at most. */
+  /** Redraws the streaming reply, at most once per frame. */
   refresh() {
     this.frame ??= requestAnimationFrame(() => {
       this.frame = null;

@@ -1,8 +1,8 @@
-// Where questions are written: Enter sends, Esc stops, an edited question replaces the last.
+// The question form: Enter sends, Esc stops, and an edited question replaces the last one.
 
 import { byId, icon } from "./dom.js";
 
-/** Joins the form to a chat, which `chat()` gives once there is one. */
+/** Connects the form to a chat. `chat()` returns it; it is created later. */
 export function startComposer(chat) {
   const field = byId("question");
   const send = byId("send");
@@ -58,7 +58,7 @@ export function startComposer(chat) {
   return {
     put,
     focus: () => field.focus(),
-    /** Whether there was an edit to leave. */
+    /** Cancels editing; returns whether a question was being edited. */
     leaveEditing() {
       if (instead === undefined) return false;
       put("");

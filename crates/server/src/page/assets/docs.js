@@ -1,4 +1,4 @@
-// Reads `/openapi.json` aloud: each operation with its fields, its answers and a `curl` to copy.
+// Renders `/openapi.json`: each operation with its fields, its responses and a `curl` command.
 
 import { byId, el } from "./dom.js";
 import { inline } from "./inline.js";
@@ -62,7 +62,7 @@ function openNamed() {
   named.scrollIntoView();
 }
 
-/** A `details` whose inside is made when it is first opened: there are many. */
+/** A `details` element whose content is created when it is first opened, because there are many. */
 function lazy(attributes, summary, inside) {
   const node = el("details", attributes, el("summary", null, ...summary));
   node.addEventListener("toggle", () => {
@@ -147,11 +147,11 @@ function property(name, schema, required, place) {
 
 const said = (text) => el("div", { class: "said" }, ...inline(text));
 
-/** What a value may be instead; null is how clients write what they leave out. */
+/** The alternatives of a schema without null, which clients send for omitted fields. */
 const alternatives = (schema) =>
   (schema.oneOf ?? schema.anyOf ?? schema.allOf)?.filter((one) => one.type !== "null");
 
-/** A type in few words, as nodes: names of schemas are links to them. */
+/** A short description of a type, as nodes. Names of schemas are links. */
 function typeOf(schema, depth = 0) {
   if (depth > 4) return ["…"];
   if (schema.$ref) {
@@ -201,7 +201,7 @@ function curl(api, path, verb, content) {
   return lines.join(" \\\n  ");
 }
 
-/** The smallest body that has what is required. */
+/** An example with only the required fields. */
 function example(api, schema, depth = 0) {
   const whole = resolve(api, schema) ?? {};
   if (whole.example !== undefined) return whole.example;

@@ -1,9 +1,9 @@
-// Builds elements. Strings become text nodes: nothing on this page parses HTML, so that what a
-// model says stays text.
+// Creates elements. Strings become text nodes: nothing on this page parses HTML, so model output is
+// always text.
 
 const SVG = "http://www.w3.org/2000/svg";
 
-/** An element with attributes and children; `on` has its listeners. */
+/** Creates an element with attributes and children. `on` maps events to listeners. */
 export function el(name, attributes, ...children) {
   return fill(document.createElement(name), attributes, children);
 }
@@ -52,7 +52,7 @@ export function icon(name) {
   );
 }
 
-/** A button that shows an icon and says its name to those who do not see it. */
+/** A button with an icon. `label` is its tooltip and its name for screen readers. */
 export function iconButton(name, label, click, more) {
   const on = { click };
   return el(
@@ -62,7 +62,7 @@ export function iconButton(name, label, click, more) {
   );
 }
 
-/** Copies what `text()` gives, and shows for a moment that it did. */
+/** A button that copies the result of `text()` and briefly shows whether that worked. */
 export function copyButton(label, text) {
   const button = iconButton("copy", label, async () => {
     const done = await copy(text());
@@ -82,7 +82,7 @@ async function copy(text) {
   }
 }
 
-// Browsers keep the clipboard from pages that came over plain HTTP from another machine.
+// Browsers do not offer the clipboard to pages from another machine over plain HTTP.
 function copyOldWay(text) {
   const area = el("textarea", { class: "hidden", readonly: true });
   area.value = text;
@@ -93,12 +93,12 @@ function copyOldWay(text) {
   return done;
 }
 
-/** Says something to screen readers. */
+/** Announces a text to screen readers. */
 export function announce(text) {
   byId("status").textContent = text;
 }
 
-/** Hands a text to the browser's downloads. */
+/** Saves a text as a file in the browser's downloads. */
 export function download(name, text) {
   const address = URL.createObjectURL(new Blob([text], { type: "application/json" }));
   el("a", { href: address, download: name }).click();

@@ -1,8 +1,8 @@
-// Markdown within a line: code, emphasis, links. Gives nodes; never markup.
+// Inline Markdown: code, emphasis and links, as DOM nodes.
 
 import { el } from "./dom.js";
 
-// Deeper nesting than this is an attack, not a text.
+// Only hostile text is nested deeper.
 const DEEPEST = 6;
 
 const EMPHASIS = [
@@ -18,10 +18,10 @@ const ADDRESS = /https?:\/\/[^\s<>"'`()\[\]{}|\\^]{1,2000}/y;
 const ESCAPED = /\\([!-/:-@[-`{-~])/y;
 const CODE = /(`{1,4})(?!`)/y;
 
-/** The nodes of a text. */
+/** Converts a text to nodes. */
 export function inline(text, depth = 0) {
   const nodes = [];
-  // Marks that were looked for to the text's end in vain need not be looked for again.
+  // Marks without a closing mark in the rest of the text; they are not searched for again.
   const unclosed = new Set();
   let plain = "";
   const push = (node) => {
@@ -44,7 +44,7 @@ export function inline(text, depth = 0) {
   return nodes;
 }
 
-/** What begins at a place, if anything does, and where it ends. */
+/** The construct that starts at `at`, as its node and its end; null if none does. */
 function special(text, at, depth, unclosed) {
   switch (text[at]) {
     case "\\": {
@@ -52,7 +52,7 @@ function special(text, at, depth, unclosed) {
       return escaped && { node: escaped[1], end: at + 2 };
     }
     case "\n":
-      // Models end lines where they mean to.
+      // Line breaks in model output are intentional.
       return { node: el("br"), end: at + 1 };
     case "`":
       return code(text, at, unclosed);
@@ -105,7 +105,7 @@ function address(text, at) {
   return node ? { node, end: at + target.length } : null;
 }
 
-/** A link, or nothing when the address is odd: then it stays the text that it was. */
+/** A link, or null if the address is unsafe or misleading; the text is then shown unchanged. */
 function anchor(label, target, depth) {
   const url = safeUrl(target);
   if (!url || misleads(label, url)) return null;
@@ -127,7 +127,7 @@ export function safeUrl(target) {
   }
 }
 
-// A label that reads as one place and leads to another.
+// Whether the label looks like the address of another host.
 function misleads(label, url) {
   const shown = label.trim().match(/^(?:https?:\/\/)?((?:[\w-]+\.)+[a-z]{2,})(?:[/:?#]|$)/i);
   return (
@@ -156,7 +156,7 @@ const word = (character) => character !== undefined && /[\p{L}\p{N}_]/u.test(cha
 const blank = (character) => character === undefined || /\s/.test(character);
 
 function opens(text, at, begin, mark) {
-  // `snake_case` is no emphasis.
+  // `snake_case` is not emphasis.
   if (mark[0] === "_" && word(text[at - 1])) return false;
   return !blank(text[begin]) && text[begin] !== mark[0];
 }

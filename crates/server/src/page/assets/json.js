@@ -1,10 +1,10 @@
-// JSON for reading: indented and coloured.
+// Formats JSON: indented, with syntax colours.
 
 import { el } from "./dom.js";
 
 const TOKEN = /("(?:[^"\\]|\\.)*")(\s*:)?|(-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?)|\b(true|false|null)\b/g;
 
-/** The value of a text that is JSON's object or list as a whole. */
+/** Parses a text that is a JSON object or array; undefined otherwise. */
 export function wholeJson(text) {
   const trimmed = text.trim();
   if (!/^[{[]/.test(trimmed)) return undefined;
@@ -17,7 +17,7 @@ export function wholeJson(text) {
 
 export const pretty = (value) => JSON.stringify(value, null, 2);
 
-/** As `pretty` where it is JSON, as it stands otherwise. */
+/** Formatted if it is JSON, else unchanged. */
 export function readable(text) {
   try {
     return pretty(JSON.parse(text));
@@ -26,7 +26,7 @@ export function readable(text) {
   }
 }
 
-/** The text's nodes, with names, strings, numbers and words told apart. */
+/** The text as nodes, with classes for names, strings, numbers and literals. */
 export function colouredJson(text) {
   const nodes = [];
   let at = 0;

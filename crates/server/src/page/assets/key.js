@@ -1,4 +1,4 @@
-// The API key: requested when the server needs one, kept for this tab.
+// The API key: requested when the server requires one, and stored for this tab.
 
 import { byId } from "./dom.js";
 import { keepHere, recallHere } from "./store.js";
@@ -11,7 +11,7 @@ export function forgetKey() {
 
 let asking = null;
 
-/** Resolves to whether there is a key to try now. */
+/** Shows the key dialog. Resolves to true if the user entered a key. */
 export function askForKey() {
   asking ??= new Promise(show).finally(() => (asking = null));
   return asking;

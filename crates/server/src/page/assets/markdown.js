@@ -1,11 +1,11 @@
-// Markdown as models write it, to DOM nodes. A block that did not change since the last time
-// keeps its nodes, so that a long reply streams without being drawn anew.
+// Converts Markdown to DOM nodes. Blocks that did not change since the last call keep their nodes, so
+// that a long reply is not redrawn while it streams.
 
 import { copyButton, el } from "./dom.js";
 import { inline } from "./inline.js";
 import { colouredJson } from "./json.js";
 
-// Deeper nesting than this is an attack, not a text.
+// Only hostile text is nested deeper.
 const DEEPEST = 8;
 
 const FENCE = /^ {0,3}(`{3,}|~{3,})\s*([^`]*)$/;
@@ -15,7 +15,7 @@ const QUOTE = /^ {0,3}> ?/;
 const ITEM = /^( *)([-*+]|\d{1,9}[.)])(?: +|$)/;
 const DELIMITERS = /^ *\|?(?: *:?-+:? *\|)+ *:?-*:? *$/;
 
-/** Draws a text into an element, or what is new of it since the last time. */
+/** Renders a text into an element. Redraws only what changed since the last call. */
 export function renderMarkdown(into, text) {
   const blocks = parse(text);
   const drawn = into.drawn ?? [];
@@ -163,7 +163,7 @@ function draw(block, depth) {
     case "code":
       return codeBlock(block.text, block.language);
     case "heading":
-      // The page has its own first two.
+      // The page itself uses the first two levels.
       return el(`h${Math.min(block.level + 2, 6)}`, null, ...inline(block.text));
     case "rule":
       return el("hr");
@@ -212,7 +212,7 @@ function drawTable({ head, sides, rows }) {
   );
 }
 
-/** Code with its language and a button that copies it. */
+/** A code block with its language and a copy button. */
 export function codeBlock(text, language) {
   const shown = language === "json" ? colouredJson(text) : [text];
   return el(

@@ -1,4 +1,4 @@
-// One message of the conversation on the page.
+// Renders one message of the conversation.
 
 import { copyButton, el, iconButton } from "./dom.js";
 import { pretty, wholeJson } from "./json.js";
@@ -23,8 +23,8 @@ export function userView(message, { edit }) {
 }
 
 /**
- * A reply. `again`, `retry` and `answer` are what its buttons do; each may be left out. `results`
- * are what its tools gave, by the calls' ids.
+ * A reply. `again`, `retry` and `answer` are the actions of its buttons; each may be omitted.
+ * `results` maps ids of tool calls to their results.
  */
 export function replyView(message, { again, retry, answer, results, running }) {
   const thinking = thinkingView();
@@ -44,7 +44,7 @@ export function replyView(message, { again, retry, answer, results, running }) {
     node.classList.toggle("waiting", live && !message.content && !message.calls.length);
     thinking.update(message, live);
     drawBody(body, message.content, live);
-    // Arguments grow until they are complete; the forms below them must not be redrawn.
+    // Arguments grow while they stream. After that, the forms below them must not be redrawn.
     if (live || calls.childElementCount === 0) {
       calls.replaceChildren(
         ...message.calls.map((call) => toolCall(call, results.get(call.id), live ? undefined : answer)),
@@ -103,7 +103,7 @@ function footOf(message, again, retry) {
   return [failure, message.failed ? null : line, actions].filter(Boolean);
 }
 
-/** What went wrong, and a way to try once more. */
+/** An error message with an optional retry button. */
 export function troubleView({ message, detail }, retry) {
   return el(
     "div",

@@ -1,8 +1,8 @@
-// A streamed reply: the request, and what each frame adds.
+// A streamed reply: sends the request, and adds each frame to the reply.
 
 import { PageError, call, events } from "./api.js";
 
-/** The messages of a conversation, as `/v1/chat/completions` takes them. */
+/** The messages of a conversation in the format of `/v1/chat/completions`. */
 export function wireMessages(system, messages) {
   const opening = system.trim() ? [{ role: "system", content: system.trim() }] : [];
   return [...opening, ...messages.filter((message) => !message.failed).map(wireMessage)];
@@ -19,7 +19,7 @@ function wireMessage({ role, content, calls, callId }) {
   return { role, content: content || null, tool_calls: toolCalls };
 }
 
-/** An empty reply, to be filled. */
+/** An empty reply, which `stream` fills. */
 export const blank = (model) => ({
   role: "assistant",
   model,
@@ -30,8 +30,8 @@ export const blank = (model) => ({
 });
 
 /**
- * Asks, and calls `changed` whenever the reply has more. Returns when the reply is whole; throws
- * a `PageError`, or an `AbortError` when the signal said stop.
+ * Sends the request, and calls `changed` after each frame. Returns when the reply is complete. Throws
+ * a `PageError`, or an `AbortError` if the signal was aborted.
  */
 export async function stream(body, reply, signal, changed) {
   const began = performance.now();
@@ -77,7 +77,7 @@ function addCall(calls, { index, id, function: part }) {
   call.arguments += part?.arguments ?? "";
 }
 
-/** "31 tokens · 24.1 tokens/s · first after 0.21 s", of what is known. */
+/** For example "31 tokens · 24.1 tokens/s · first after 0.21 s". Unknown values are left out. */
 export function measured({ usage, timing = {}, finish }) {
   const parts = [];
   const tokens = usage?.completion_tokens;

@@ -58,7 +58,7 @@ export class ServerView {
     if (!this.watched || this.asking) return;
     this.asking = true;
     try {
-      // Asks for a key once, not every second.
+      // Asks for a key only once, not every second.
       this.draw(await getJson("/stats", {}, !this.refused));
       this.trouble.replaceChildren();
       this.refused = false;

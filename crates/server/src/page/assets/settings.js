@@ -44,7 +44,7 @@ export class Settings {
     }
   }
 
-  /** What goes into a request; a `PageError` where a box does not hold what it should. */
+  /** The settings as request fields. Throws a `PageError` if a field is invalid. */
   request() {
     const { system, format, schema, tools, effort, limit, stop, values } = this.state;
     const body = {};
@@ -65,7 +65,7 @@ export class Settings {
     return { system, body };
   }
 
-  /** As `request`, without what does not hold. */
+  /** As `request`, but only the system prompt if a field is invalid. */
   lenient() {
     try {
       return this.request();
@@ -84,7 +84,7 @@ export class Settings {
     this.count();
   }
 
-  /** Says beside the question how much is not as the server has it. */
+  /** Shows how many settings differ from the server's defaults. */
   count() {
     const { system, format, tools, effort, limit, stop, values } = this.state;
     const numbers = Object.values(values).filter((text) => text !== "").length;
@@ -97,7 +97,7 @@ export class Settings {
     chip.title = "Settings that differ from the server's";
   }
 
-  /** Ranges and explanations come from the server's own description of itself. */
+  /** Reads ranges and descriptions of the parameters from the server's API description. */
   async describe() {
     if (this.described) return;
     this.described = true;

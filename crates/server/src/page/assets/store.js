@@ -1,5 +1,5 @@
-// What the browser keeps: the conversation and the settings until they are deleted, the key
-// until the tab is closed. A browser that keeps nothing loses only that.
+// Browser storage: the conversation and the settings until they are deleted, the key until the tab is
+// closed. Without storage the page works, but does not remember them.
 
 function reading(storage, name) {
   try {

@@ -1,11 +1,11 @@
-// Tool calls: their arguments, and a form for their results.
+// Tool calls: shows their arguments, and a form for their results.
 
 import { copyButton, el, icon } from "./dom.js";
 import { colouredJson, readable } from "./json.js";
 
 /**
- * A call. `result` is what was answered; without one, and with `answer`, there is a form that
- * gives it one.
+ * A tool call. Shows `result` if it is defined. Otherwise, if `answer` is given, shows a form that
+ * calls `answer` with the result.
  */
 export function toolCall(call, result, answer) {
   const text = readable(call.arguments || "{}");
@@ -57,7 +57,10 @@ function resultForm(call, answer) {
   );
 }
 
-/** The tools of a box: a list of OpenAI's form, or of bare functions. Throws a sentence. */
+/**
+ * Parses tools: a list in OpenAI's format, or of bare functions, or a single one. The message of an
+ * error is for the user.
+ */
 export function parseTools(text) {
   let tools;
   try {

@@ -3,7 +3,7 @@
 use super::fields::layer_types;
 use crate::config::Config;
 use crate::error::SpecError;
-use crate::mixers::{Mixer, Reach};
+use crate::mixers::{Attention, Mixer, Reach};
 use crate::model::{Block, Branch, FeedForward, Layer, Norm};
 use crate::rope::Rope;
 
@@ -60,6 +60,24 @@ pub(crate) fn windowed_layers(
 
 pub(crate) fn reach(window: Option<usize>) -> Reach {
     window.map_or(Reach::All, Reach::Window)
+}
+
+/// Attention that has a window in some layers.
+pub(crate) struct WindowedAttention {
+    pub windowed: Vec<bool>,
+    pub window: usize,
+    /// Without the window.
+    pub attention: Attention,
+}
+
+impl WindowedAttention {
+    /// The attention of one layer.
+    pub fn layer(&self, layer: usize) -> Attention {
+        Attention {
+            reach: reach(self.windowed[layer].then_some(self.window)),
+            ..self.attention.clone()
+        }
+    }
 }
 
 /// Rope parameters besides the base; newer and older configs have different tables.

@@ -124,10 +124,14 @@ impl Literals {
         for (field, is_required) in fields.into_iter().rev() {
             let (after, before) = (self.name("after"), self.name("from"));
             let with = join([field, following.clone()]);
-            let skipped = |rest: &str| match is_required {
-                true => String::new(),
-                false if rest.is_empty() => " | \"\"".to_owned(),
-                false => format!(" | {rest}"),
+            let skipped = |rest: &str| {
+                if is_required {
+                    String::new()
+                } else if rest.is_empty() {
+                    " | \"\"".to_owned()
+                } else {
+                    format!(" | {rest}")
+                }
             };
             self.rules
                 .push(format!("{after}: {comma} {with}{}", skipped(&following)));

@@ -16,6 +16,7 @@ use crate::{Result, TextError};
 /// A tool that may be called.
 #[derive(Debug, Clone, Copy)]
 pub struct ToolRule<'a> {
+    /// The name by which the model calls it.
     pub name: &'a str,
     /// The JSON schema of its arguments.
     pub parameters: &'a Value,

@@ -61,6 +61,7 @@ enum Machine {
 }
 
 impl OutputParser {
+    /// A parser at the start of an output.
     pub fn new(format: OutputFormat, start: ParseOptions) -> Self {
         let machine = match format.framing() {
             Framing::Inline => Machine::Inline(Inline::new(format, &start)),

@@ -3,22 +3,30 @@
 /// A part of a model's output. Adjacent parts of one kind belong together.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub enum OutputPiece {
+    /// Reasoning before the answer.
     Reasoning(String),
+    /// The answer.
     Text(String),
     /// A call starts. The identifier is the model's, if it writes one before the arguments.
     CallStart {
+        /// Counts the output's calls from 0.
         index: usize,
+        /// The name of the tool.
         name: String,
+        /// The call's identifier.
         id: Option<String>,
     },
     /// The next fragment of a call's arguments.
     CallArguments {
+        /// The call's index.
         index: usize,
+        /// Text of a JSON object.
         json: String,
     },
     /// The call is complete and its arguments are a JSON object. A truncated or invalid call has no
     /// end; its arguments are the text the model wrote.
     CallEnd {
+        /// The call's index.
         index: usize,
     },
 }

@@ -8,6 +8,7 @@ use super::python;
 /// A tool offered to the model.
 #[derive(Debug, Clone, PartialEq)]
 pub struct ToolSignature {
+    /// The name by which the model calls it.
     pub name: String,
     /// The JSON schema of its arguments.
     pub parameters: Value,

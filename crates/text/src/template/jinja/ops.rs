@@ -130,10 +130,12 @@ fn float_arithmetic(operator: Operator, a: f64, b: f64) -> Result<f64> {
 /// The remainder with the sign of the divisor.
 fn floor_remainder(a: f64, b: f64) -> f64 {
     let remainder = a % b;
-    match remainder != 0.0 && (remainder < 0.0) != (b < 0.0) {
-        true => remainder + b,
-        false if remainder == 0.0 => 0.0_f64.copysign(b),
-        false => remainder,
+    if remainder == 0.0 {
+        0.0_f64.copysign(b)
+    } else if (remainder < 0.0) != (b < 0.0) {
+        remainder + b
+    } else {
+        remainder
     }
 }
 

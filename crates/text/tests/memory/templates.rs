@@ -1,40 +1,15 @@
-//! What a hostile template allocates. A program of its own with one test, since anything else that
-//! runs in the process would be counted too.
-
-use std::alloc::{GlobalAlloc, Layout, System};
-use std::sync::atomic::{AtomicUsize, Ordering};
+//! What a hostile template allocates.
 
 use loquat_text::{ChatInput, ChatTemplate};
 
-struct CountingAllocator;
-
-static LIVE_BYTES: AtomicUsize = AtomicUsize::new(0);
-static PEAK_BYTES: AtomicUsize = AtomicUsize::new(0);
-
-// SAFETY: forwards to the system's allocator; counting allocates nothing.
-unsafe impl GlobalAlloc for CountingAllocator {
-    unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
-        let live = LIVE_BYTES.fetch_add(layout.size(), Ordering::Relaxed) + layout.size();
-        PEAK_BYTES.fetch_max(live, Ordering::Relaxed);
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.alloc(layout) }
-    }
-
-    unsafe fn dealloc(&self, pointer: *mut u8, layout: Layout) {
-        LIVE_BYTES.fetch_sub(layout.size(), Ordering::Relaxed);
-        // SAFETY: the caller's promises are passed on.
-        unsafe { System.dealloc(pointer, layout) }
-    }
-}
-
-#[global_allocator]
-static ALLOCATOR: CountingAllocator = CountingAllocator;
+use crate::{peak_bytes, run_alone};
 
 /// Thrice the 256 MiB that a rendering may write: a text is held while a larger copy of it is made.
 const MAX_PEAK: usize = 768 << 20;
 
 #[test]
 fn hostile_templates_allocate_within_the_budget() {
+    let _alone = run_alone();
     let long = "{% set a = 'x' * 20000000 %}";
     let cases = [
         "{{ ''.join([a] * 1000) }}",
@@ -77,11 +52,8 @@ fn hostile_templates_allocate_within_the_budget() {
     ];
     for case in cases {
         let template = ChatTemplate::new(&format!("{long}{case}")).expect(case);
-        let before = LIVE_BYTES.load(Ordering::Relaxed);
-        PEAK_BYTES.store(before, Ordering::Relaxed);
         // Whether it renders does not matter here.
-        let _ = template.render(&ChatInput::default());
-        let peak = PEAK_BYTES.load(Ordering::Relaxed) - before;
+        let peak = peak_bytes(|| drop(template.render(&ChatInput::default())));
         assert!(peak <= MAX_PEAK, "{case}: {} MiB", peak >> 20);
     }
 }
