@@ -4,12 +4,14 @@
 //! one process of each engine, in alternating order, so that neither engine holds memory or cores
 //! while the other is measured. Results are medians over rounds; ratios are computed per round.
 
+mod instructions;
 mod options;
 mod report;
 mod rounds;
 mod workloads;
 
 use std::env::consts::EXE_SUFFIX;
+use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
@@ -21,19 +23,13 @@ use crate::command::{Cmd, cargo, program};
 use crate::error::Error;
 use crate::packages::Python;
 use crate::tools::require_cxx_compiler;
+use instructions::InstructionSet;
 use options::Options;
 use report::Comparison;
 use rounds::{MachineLimits, Measurement, Round};
+use workloads::Workload;
 
-const LLAMA_CPP: Python = Python {
-    requirements: "judges/speed/requirements.txt",
-    folder: "target/compare",
-    variables: &[
-        ("CMAKE_ARGS", "-DGGML_NATIVE=ON -DCMAKE_BUILD_TYPE=Release"),
-        // The cache may hold a build for another machine.
-        ("PIP_NO_CACHE_DIR", "1"),
-    ],
-};
+const REQUIREMENTS: &str = "judges/speed/requirements.txt";
 const SCRIPT: &str = "judges/speed/llama_cpp_workloads.py";
 /// The magic bytes of GGUF files.
 const MAGIC: &[u8; 4] = b"GGUF";
@@ -43,7 +39,7 @@ pub fn run(root: &Path, args: &[String]) -> Result<(), Error> {
     let model = validate_model(&options.model)?;
     let engines = Engines {
         root,
-        python: install_llama_cpp(root)?,
+        python: install_llama_cpp(root, options.instruction_set)?,
         loquat: build_loquat(root)?,
         model: &model,
         options: &options,
@@ -60,6 +56,7 @@ pub fn run(root: &Path, args: &[String]) -> Result<(), Error> {
         model: file_name(&model),
         file_bytes,
         threads: options.threads,
+        instruction_set: options.instruction_set.name,
         workloads: options.workloads(),
         rounds,
     };
@@ -104,10 +101,20 @@ fn warm_page_cache(model: &Path) -> Result<u64, Error> {
 }
 
 /// The Python interpreter with llama.cpp, which is built on first use.
-fn install_llama_cpp(root: &Path) -> Result<PathBuf, Error> {
+fn install_llama_cpp(root: &Path, set: &InstructionSet) -> Result<PathBuf, Error> {
     require_cxx_compiler(root)?;
-    eprintln!("llama.cpp: installing in target/compare; the first build takes some minutes");
-    LLAMA_CPP.install(root).map_err(|error| match error {
+    let folder = set.folder;
+    eprintln!("llama.cpp: installing in {folder}; the first build takes some minutes");
+    let llama_cpp = Python {
+        requirements: REQUIREMENTS,
+        folder,
+        variables: &[
+            ("CMAKE_ARGS", set.cmake_args),
+            // The cache may hold a build for another machine.
+            ("PIP_NO_CACHE_DIR", "1"),
+        ],
+    };
+    llama_cpp.install(root).map_err(|error| match error {
         Error::Command { .. } => Error::LlamaCpp {
             source: Box::new(error),
         },
@@ -145,20 +152,59 @@ impl Engines<'_> {
             machine,
             llama_cpp,
             loquat,
+            ik_llama_cpp: self.ik_llama_cpp_speeds()?,
         })
     }
 
     fn machine_limits(&self) -> Result<MachineLimits, Error> {
         let threads = self.options.threads.to_string();
         let args = ["bench", "--machine", "--json", "--threads", &threads];
-        MachineLimits::from_json(&json_output(program(self.root, &self.loquat, &args))?)
+        MachineLimits::from_json(&json_output(self.loquat(&args))?)
     }
 
     fn loquat_command(&self) -> Cmd {
         let mut args = vec!["bench".to_owned()];
         args.extend(self.shared_args());
         args.extend(["--backend", "cpu", "--json"].map(str::to_owned));
-        program(self.root, &self.loquat, &args)
+        self.loquat(&args)
+    }
+
+    /// Our program, held to the instruction set.
+    fn loquat<S: AsRef<OsStr>>(&self, args: &[S]) -> Cmd {
+        let isa = self.options.instruction_set.name;
+        program(self.root, &self.loquat, args).env("LOQUAT_ISA", isa)
+    }
+
+    /// Runs ik_llama.cpp with its own layout of weights (`-rtr 1`), if it is given.
+    fn ik_llama_cpp_speeds(&self) -> Result<Option<Vec<Option<f64>>>, Error> {
+        let Some(bench) = &self.options.ik_llama_bench else {
+            return Ok(None);
+        };
+        let workloads = self.options.workloads();
+        let tokens = workloads.iter().filter_map(Workload::llama_bench_tokens);
+        let (prompts, replies): (Vec<_>, Vec<_>) = tokens.partition(|(_, reply)| *reply == 0);
+        let list = |tokens: Vec<usize>| -> String {
+            let tokens: Vec<String> = tokens.iter().map(usize::to_string).collect();
+            tokens.join(",")
+        };
+        let args = [
+            "-m".to_owned(),
+            self.model.to_string_lossy().into_owned(),
+            "-p".to_owned(),
+            list(prompts.into_iter().map(|(prompt, _)| prompt).collect()),
+            "-n".to_owned(),
+            list(replies.into_iter().map(|(_, reply)| reply).collect()),
+            "-t".to_owned(),
+            self.options.threads.to_string(),
+            "-rtr".to_owned(),
+            "1".to_owned(),
+            "-r".to_owned(),
+            "1".to_owned(),
+            "-o".to_owned(),
+            "json".to_owned(),
+        ];
+        let report = json_output(program(self.root, bench, &args))?;
+        rounds::llama_bench_speeds(&report, workloads).map(Some)
     }
 
     fn llama_cpp_command(&self) -> Cmd {

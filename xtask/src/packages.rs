@@ -9,15 +9,15 @@ use crate::error::Error;
 use crate::tools::{require_node, require_python};
 
 /// A Python environment. Paths are relative to the root.
-pub struct Python {
-    pub requirements: &'static str,
+pub struct Python<'a> {
+    pub requirements: &'a str,
     /// Holds the environment and a copy of the requirements it was installed from.
-    pub folder: &'static str,
+    pub folder: &'a str,
     /// Environment variables of the install.
-    pub variables: &'static [(&'static str, &'static str)],
+    pub variables: &'a [(&'a str, &'a str)],
 }
 
-impl Python {
+impl Python<'_> {
     /// Installs the requirements if needed and returns the environment's interpreter.
     pub fn install(&self, root: &Path) -> Result<PathBuf, Error> {
         let Self {

@@ -18,8 +18,7 @@ pub use x86::tables;
 mod x86 {
     use std::arch::x86_64::*;
 
-    use crate::tile_avx2::{Avx2, Quad, broadcast};
-    use crate::tile_walk::{self, PlainProducts, QUADS};
+    use crate::tile_avx2::{self, DotQuads};
     use crate::{Kernels, Tile, TileInput, float, supported};
 
     /// Both need AVX-512 around the emulated instruction.
@@ -47,22 +46,16 @@ mod x86 {
 
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512vl,avx512vnni")]
     unsafe fn avx_vnni(tile: &Tile, input: &TileInput, out: *mut f32, stride: usize) {
-        unsafe { tile_walk::tile::<Avx2, Avx512Vnni>(tile, input, out, stride) };
+        unsafe { tile_avx2::tile_with::<Avx512Vnni>(tile, input, out, stride) };
     }
 
     /// The same product in AVX-512's encoding.
     struct Avx512Vnni;
 
-    impl PlainProducts<Avx2> for Avx512Vnni {
+    impl DotQuads for Avx512Vnni {
         #[inline(always)]
-        unsafe fn dots(codes: &[Quad; QUADS], x: *const i8, start: __m256i) -> __m256i {
-            unsafe {
-                let mut dots = start;
-                for (c, codes) in codes.iter().enumerate() {
-                    dots = _mm256_dpbusd_epi32(dots, *codes, broadcast(x, c));
-                }
-                dots
-            }
+        unsafe fn add(sum: __m256i, codes: __m256i, x: __m256i) -> __m256i {
+            unsafe { _mm256_dpbusd_epi32(sum, codes, x) }
         }
     }
 

@@ -128,6 +128,8 @@ pub struct Quantized<'a> {
     pub scales: &'a mut [f32],
     /// The sum of the codes of each [`SUM_GROUP`].
     pub sums: &'a mut [i32],
+    /// The sums of the first and of the last two of every four codes of each [`SUM_GROUP`].
+    pub pair_sums: &'a mut [[i16; 2]],
     /// Scale times sum of each [`GROUP`].
     pub scaled_sums: &'a mut [f32],
 }
@@ -138,8 +140,10 @@ fn quantize(x: &[f32], out: Quantized) {
     let groups = x.as_chunks::<GROUP>().0.iter();
     let groups = groups.zip(out.codes.as_chunks_mut::<GROUP>().0);
     let sums = out.sums.as_chunks_mut::<{ GROUP / SUM_GROUP }>().0;
-    let outputs = out.scales.iter_mut().zip(sums).zip(out.scaled_sums);
-    for ((x, codes), ((scale, sums), scaled_sum)) in groups.zip(outputs) {
+    let pair_sums = out.pair_sums.as_chunks_mut::<{ GROUP / SUM_GROUP }>().0;
+    let outputs = out.scales.iter_mut().zip(sums).zip(pair_sums);
+    let outputs = outputs.zip(out.scaled_sums);
+    for ((x, codes), (((scale, sums), pair_sums), scaled_sum)) in groups.zip(outputs) {
         // Hidden, so that the compiler vectorizes within a group and not across groups, which would
         // need gathers.
         let x = std::hint::black_box(x);
@@ -160,11 +164,18 @@ fn quantize(x: &[f32], out: Quantized) {
             rounded[i] = bits.wrapping_sub(ROUND_MAGIC.to_bits() as i32);
         }
         for i in 0..GROUP {
-            codes[i] = rounded[i] as i8;
+            // What is not finite gives any code, which sums of sixteen bits must hold.
+            codes[i] = (rounded[i] as i8).max(-127);
             rounded[i] = i32::from(codes[i]);
         }
-        sums[0] = rounded[..SUM_GROUP].iter().sum();
-        sums[1] = rounded[SUM_GROUP..].iter().sum();
+        for (half, rounded) in rounded.as_chunks::<SUM_GROUP>().0.iter().enumerate() {
+            let mut pairs = [0; 2];
+            for i in 0..SUM_GROUP {
+                pairs[i / 2 % 2] += rounded[i];
+            }
+            pair_sums[half] = pairs.map(|sum| sum as i16);
+            sums[half] = pairs[0] + pairs[1];
+        }
         *scaled_sum = *scale * (sums[0] + sums[1]) as f32;
     }
 }
@@ -203,11 +214,17 @@ pub(super) fn exp(x: f32) -> f32 {
         p = p.mul_add(r, *term);
     }
     let p = p.mul_add(r * r, r) + 1.0;
+    times_power_of_two(p, shifted)
+}
+
+/// Times 2^n, where `shifted` is n plus [`ROUND_MAGIC`].
+#[inline(always)]
+pub(super) fn times_power_of_two(value: f32, shifted: f32) -> f32 {
     let power = (shifted.to_bits() as i32).wrapping_sub(ROUND_MAGIC.to_bits() as i32);
-    // 2^n as two factors: n = 127 alone is in range, n = 128 (x near 88.7) is not.
+    // Two factors: n = 127 alone is in range, n = 128 (of e^88.7) is not.
     let half = power >> 1;
     let scale = |n: i32| f32::from_bits(((n + 127) << 23) as u32);
-    p * scale(half) * scale(power - half)
+    value * scale(half) * scale(power - half)
 }
 
 /// Rotates pairs `(i, i + n)` of `head` by the angles with these cosines and sines.
@@ -456,7 +473,10 @@ fn mamba_step(step: &MambaStep, state: &mut [f32], out: &mut [f32]) {
 
 /// Builds every kernel under one set of target features, and the table that holds them.
 macro_rules! build {
-    ($module:ident, $name:literal, $tile:path, $register:ty, $plain:ident, $(#[$feature:meta])*) => {
+    (
+        $module:ident, $name:literal, $tile:path, $register:ty, [$exact:path, $rounded:path],
+        $(#[$feature:meta])*
+    ) => {
         pub mod $module {
             use loquat_spec::Activation;
 
@@ -491,13 +511,13 @@ macro_rules! build {
             $(#[$feature])*
             unsafe fn plain(rows: &PlainRows, x: &[f32], out: PlainOut) {
                 // SAFETY: as the caller's.
-                unsafe { crate::$plain::exact(rows, x, out) }
+                unsafe { $exact(rows, x, out) }
             }
 
             $(#[$feature])*
             unsafe fn plain_bf16(rows: &PlainRows, x: &Rounded, out: PlainOut) {
                 // SAFETY: as the caller's.
-                unsafe { crate::$plain::rounded(rows, x, out) }
+                unsafe { $rounded(rows, x, out) }
             }
 
             pub const TABLE: Kernels = Kernels {
@@ -552,14 +572,19 @@ build!(
     "portable",
     crate::tile::portable,
     [f32; super::LANES],
-    plain,
+    [
+        crate::plain::exact::<[f32; crate::LANES]>,
+        crate::plain::rounded::<[f32; crate::LANES]>
+    ],
 );
 #[cfg(target_arch = "x86_64")]
-build!(avx2, "avx2", crate::tile_avx2::tile, crate::register::Avx2, plain,
+build!(avx2, "avx2", crate::tile_avx2::tile, crate::register::Avx2,
+    [crate::plain::exact::<crate::register::Avx2>, crate::plain::rounded::<crate::register::Avx2>],
     #[target_feature(enable = "avx2,fma,f16c")]
 );
 #[cfg(target_arch = "x86_64")]
-build!(avx512, "avx512-vnni", crate::tile_avx512::tile, crate::register::Avx512, plain_avx512,
+build!(avx512, "avx512-vnni", crate::tile_avx512::tile, crate::register::Avx512,
+    [crate::plain_avx512::exact, crate::plain_avx512::rounded],
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
 );
 

@@ -27,6 +27,8 @@ mod tile_avx2;
 mod tile_avx512;
 #[cfg(target_arch = "aarch64")]
 mod tile_neon;
+#[cfg(target_arch = "x86_64")]
+mod tile_panel;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod tile_walk;
 
@@ -36,7 +38,7 @@ pub use features::cpu_features;
 pub use float::{ConvWeights, DeltaStep, MambaStep, Quantized};
 pub use page::PagePtr;
 pub use plain::{Format, PlainOut, PlainRows, Rounded};
-pub use tile::{Codes, Element, FP4_ZERO, LINE, SubScales, TILE_ROWS, Tile, TileFormat, TileInput};
+pub use tile::{Codes, Element, LINE, SubScales, TILE_ROWS, Tile, TileFormat, TileInput};
 
 use loquat_spec::Activation;
 

@@ -9,8 +9,8 @@
 //! each as a fused multiply-add, but takes denormal numbers for zero. [`round`] scales a row so
 //! that no denormal can arise, hence ordinary fused multiply-adds give the same bits everywhere.
 
-use super::float::{Lanes, fma, fold, lanes};
-use super::{LANES, f16_to_f32};
+use super::LANES;
+use super::register::{Register, SplitPairs};
 
 /// How plain weights are stored, little-endian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -134,74 +134,80 @@ pub(super) fn round(x: &[f32], pairs: &mut [u32]) -> f32 {
 }
 
 /// One way to multiply: the lanes of a sum take in `COLS` columns at each step.
-trait Arithmetic {
+trait Arithmetic<R: Register> {
     const COLS: usize;
     /// Of a weight.
     const BYTES: usize;
     /// What activations are made of, [`LANES`] for each step.
     type Value: Copy + Default;
     type Weights: Copy;
+    /// The weights of a step, from its bytes.
     fn weights(bytes: &[u8]) -> Self::Weights;
-    fn add(sums: Lanes, weights: Self::Weights, x: &[Self::Value]) -> Lanes;
+    fn add(sums: R, weights: Self::Weights, x: &[Self::Value; LANES]) -> R;
 }
 
 macro_rules! exact {
-    ($name:ident, $bytes:literal, $decode:expr) => {
+    ($name:ident, $bits:ty, $load:ident) => {
         struct $name;
 
-        impl Arithmetic for $name {
+        impl<R: Register> Arithmetic<R> for $name {
             const COLS: usize = LANES;
-            const BYTES: usize = $bytes;
+            const BYTES: usize = size_of::<$bits>();
             type Value = f32;
-            type Weights = Lanes;
+            type Weights = R;
 
             #[inline(always)]
-            fn weights(bytes: &[u8]) -> Lanes {
-                let values = &bytes.as_chunks::<$bytes>().0[..LANES];
-                std::array::from_fn(|i| $decode(values[i]))
+            fn weights(bytes: &[u8]) -> R {
+                R::$load(&read::<$bits>(bytes))
             }
 
             #[inline(always)]
-            fn add(sums: Lanes, weights: Lanes, x: &[f32]) -> Lanes {
-                fma(weights, lanes(&x[..LANES]), sums)
+            fn add(sums: R, weights: R, x: &[f32; LANES]) -> R {
+                weights.fma(R::load(x), sums)
             }
         }
     };
 }
 
-exact!(ExactF32, 4, f32::from_le_bytes);
-exact!(ExactF16, 2, |b| f16_to_f32(u16::from_le_bytes(b)));
-exact!(ExactBf16, 2, |b| f32::from_bits(
-    u32::from(u16::from_le_bytes(b)) << 16
-));
+exact!(ExactF32, f32, load);
+exact!(ExactF16, u16, from_f16);
+exact!(ExactBf16, u16, from_bf16);
 
 struct RoundedBf16;
 
-impl Arithmetic for RoundedBf16 {
+impl<R: SplitPairs> Arithmetic<R> for RoundedBf16 {
     const COLS: usize = 2 * LANES;
     const BYTES: usize = 2;
     type Value = u32;
     /// Of odd and of even columns.
-    type Weights = [Lanes; 2];
+    type Weights = [R; 2];
 
     #[inline(always)]
-    fn weights(bytes: &[u8]) -> [Lanes; 2] {
+    fn weights(bytes: &[u8]) -> [R; 2] {
         // As the instruction does, denormal weights count as zero.
-        let value = |bits: u32| f32::from_bits(if bits & 0x7f80_0000 == 0 { 0 } else { bits });
-        let pairs = &bytes.as_chunks::<4>().0[..LANES];
-        [
-            std::array::from_fn(|i| value(u32::from_le_bytes(pairs[i]) & 0xffff_0000)),
-            std::array::from_fn(|i| value(u32::from_le_bytes(pairs[i]) << 16)),
-        ]
+        R::from_normal_bf16_pairs(&read::<u32>(bytes))
     }
 
     #[inline(always)]
-    fn add(sums: Lanes, [odd, even]: [Lanes; 2], x: &[u32]) -> Lanes {
-        let x = &x[..LANES];
-        let odd_x = std::array::from_fn(|i| f32::from_bits(x[i] & 0xffff_0000));
-        let even_x = std::array::from_fn(|i| f32::from_bits(x[i] << 16));
-        fma(even, even_x, fma(odd, odd_x, sums))
+    fn add(sums: R, [odd, even]: [R; 2], x: &[u32; LANES]) -> R {
+        let [odd_x, even_x] = R::from_bf16_pairs(x);
+        even.fma(even_x, odd.fma(odd_x, sums))
     }
+}
+
+/// Numbers that any bytes make.
+trait FromBytes: Copy {}
+impl FromBytes for f32 {}
+impl FromBytes for u16 {}
+impl FromBytes for u32 {}
+
+/// The first [`LANES`] little-endian numbers of `bytes`, at any alignment.
+#[inline(always)]
+fn read<T: FromBytes>(bytes: &[u8]) -> [T; LANES] {
+    const { assert!(cfg!(target_endian = "little")) };
+    assert!(bytes.len() >= size_of::<[T; LANES]>());
+    // SAFETY: the bytes are there, and any are such numbers.
+    unsafe { bytes.as_ptr().cast::<[T; LANES]>().read_unaligned() }
 }
 
 /// Sums of a block: what fits the sixteen registers of AVX2.
@@ -211,16 +217,16 @@ const TOKENS: usize = 3;
 /// The reference of every version: weights widened to `f32` times exact activations.
 ///
 /// # Safety
-/// `out` must be valid for writes of every row of every token.
+/// Needs the instruction set of `R`, and `out` valid for writes of every row of every token.
 #[inline(always)]
-pub(super) unsafe fn exact(rows: &PlainRows, x: &[f32], out: PlainOut) {
+pub(super) unsafe fn exact<R: Register>(rows: &PlainRows, x: &[f32], out: PlainOut) {
     let tokens = rows.tokens_of(x);
     // SAFETY: as the caller's.
     unsafe {
         match rows.format {
-            Format::F32 => multiply::<ExactF32>(rows, x, tokens, out),
-            Format::F16 => multiply::<ExactF16>(rows, x, tokens, out),
-            Format::Bf16 => multiply::<ExactBf16>(rows, x, tokens, out),
+            Format::F32 => multiply::<R, ExactF32>(rows, x, tokens, out),
+            Format::F16 => multiply::<R, ExactF16>(rows, x, tokens, out),
+            Format::Bf16 => multiply::<R, ExactBf16>(rows, x, tokens, out),
         }
     }
 }
@@ -228,12 +234,12 @@ pub(super) unsafe fn exact(rows: &PlainRows, x: &[f32], out: PlainOut) {
 /// The reference of every version: bf16 weights times rounded activations.
 ///
 /// # Safety
-/// `out` must be valid for writes of every row of every token.
+/// Needs the instruction set of `R`, and `out` valid for writes of every row of every token.
 #[inline(always)]
-pub(super) unsafe fn rounded(rows: &PlainRows, x: &Rounded, out: PlainOut) {
+pub(super) unsafe fn rounded<R: SplitPairs>(rows: &PlainRows, x: &Rounded, out: PlainOut) {
     let tokens = rows.tokens_of_rounded(x);
     // SAFETY: as the caller's.
-    unsafe { multiply::<RoundedBf16>(rows, x.pairs, tokens, out) };
+    unsafe { multiply::<R, RoundedBf16>(rows, x.pairs, tokens, out) };
     for (token, factor) in x.factors.iter().enumerate() {
         for row in 0..rows.count() {
             // SAFETY: as the caller's.
@@ -242,76 +248,105 @@ pub(super) unsafe fn rounded(rows: &PlainRows, x: &Rounded, out: PlainOut) {
     }
 }
 
+/// # Safety
+/// As for [`exact`].
 #[inline(always)]
-unsafe fn multiply<A: Arithmetic>(rows: &PlainRows, x: &[A::Value], tokens: usize, out: PlainOut) {
-    let (count, row_bytes) = (rows.count(), rows.row_bytes());
-    let width = x.len() / tokens.max(1);
-    let row = |row: usize| &rows.bytes[row * row_bytes..(row + 1) * row_bytes];
-    let token = |token: usize| &x[token * width..(token + 1) * width];
-    let write = |at: usize, token: usize, sums: &[f32]| {
-        for (row, sum) in sums.iter().enumerate() {
-            // SAFETY: as the caller's; `at + row` is a row and `token` a token.
-            unsafe { out.start.add(token * out.stride + at + row).write(*sum) };
-        }
-    };
-    let mut first = 0;
-    while first < tokens {
-        let many = first + TOKENS <= tokens;
-        let mut at = 0;
-        while at < count {
-            if many && at + ROWS <= count {
-                let weights: [&[u8]; ROWS] = std::array::from_fn(|i| row(at + i));
-                let x: [&[A::Value]; TOKENS] = std::array::from_fn(|i| token(first + i));
-                let sums = block::<A, ROWS, TOKENS>(weights, x);
-                (0..TOKENS).for_each(|i| write(at, first + i, &sums[i]));
-                at += ROWS;
-            } else if at + ROWS <= count {
-                let weights: [&[u8]; ROWS] = std::array::from_fn(|i| row(at + i));
-                let sums = block::<A, ROWS, 1>(weights, [token(first)]);
-                write(at, first, &sums[0]);
-                at += ROWS;
-            } else {
-                let tokens = if many { TOKENS } else { 1 };
-                for first in first..first + tokens {
-                    let sums = block::<A, 1, 1>([row(at)], [token(first)]);
-                    write(at, first, &sums[0]);
+unsafe fn multiply<R: Register, A: Arithmetic<R>>(
+    rows: &PlainRows,
+    x: &[A::Value],
+    tokens: usize,
+    out: PlainOut,
+) {
+    let count = rows.count();
+    let mut token = 0;
+    while token < tokens {
+        let together = if token + TOKENS <= tokens { TOKENS } else { 1 };
+        let work = Work::<A::Value> {
+            weights: rows.bytes,
+            row_bytes: rows.row_bytes(),
+            x,
+            width: x.len() / tokens,
+            token,
+            out,
+        };
+        let mut row = 0;
+        while row < count {
+            let both = row + ROWS <= count;
+            // SAFETY: as the caller's; the rows and tokens exist.
+            unsafe {
+                match (together, both) {
+                    (TOKENS, true) => block::<R, A, ROWS, TOKENS>(&work, row),
+                    (TOKENS, false) => block::<R, A, 1, TOKENS>(&work, row),
+                    (_, true) => block::<R, A, ROWS, 1>(&work, row),
+                    (_, false) => block::<R, A, 1, 1>(&work, row),
                 }
-                at += 1;
             }
+            row += if both { ROWS } else { 1 };
         }
-        first += if many { TOKENS } else { 1 };
+        token += together;
     }
 }
 
+/// What the blocks of some tokens share.
+struct Work<'a, V> {
+    weights: &'a [u8],
+    row_bytes: usize,
+    x: &'a [V],
+    /// Activations of a token.
+    width: usize,
+    token: usize,
+    out: PlainOut,
+}
+
+/// Loops and not closures: what is not inlined would lack the instruction set.
+///
+/// # Safety
+/// As for [`exact`]; the weights must have `row + N` rows, the activations `T` tokens from
+/// `work.token`.
 #[inline(always)]
-fn block<A: Arithmetic, const R: usize, const T: usize>(
-    rows: [&[u8]; R],
-    x: [&[A::Value]; T],
-) -> [[f32; R]; T] {
-    let mut sums = [[[0.0; LANES]; R]; T];
+unsafe fn block<R, A, const N: usize, const T: usize>(work: &Work<A::Value>, row: usize)
+where
+    R: Register,
+    A: Arithmetic<R>,
+{
+    let mut rows = [&[][..]; N];
+    for (n, bytes) in rows.iter_mut().enumerate() {
+        *bytes = &work.weights[(row + n) * work.row_bytes..][..work.row_bytes];
+    }
+    let mut x = [&[][..]; T];
+    for (t, x) in x.iter_mut().enumerate() {
+        *x = &work.x[(work.token + t) * work.width..][..work.width];
+    }
+    let mut sums = [[R::splat(0.0); N]; T];
     let step_bytes = A::COLS * A::BYTES;
-    let steps = rows[0].len() / step_bytes;
+    let steps = work.row_bytes / step_bytes;
     for step in 0..steps {
-        let weights: [A::Weights; R] =
-            std::array::from_fn(|r| A::weights(&rows[r][step * step_bytes..][..step_bytes]));
-        for t in 0..T {
-            let x = &x[t][step * LANES..][..LANES];
-            for r in 0..R {
-                sums[t][r] = A::add(sums[t][r], weights[r], x);
+        for n in 0..N {
+            let weights = A::weights(&rows[n][step * step_bytes..][..step_bytes]);
+            for t in 0..T {
+                // SAFETY: a token has `LANES` values for each step.
+                let x = unsafe { &*x[t].as_ptr().add(step * LANES).cast::<[A::Value; LANES]>() };
+                sums[t][n] = A::add(sums[t][n], weights, x);
             }
         }
     }
     let (bytes, values) = (steps * step_bytes, steps * LANES);
-    if bytes < rows[0].len() {
-        for r in 0..R {
-            let weights = A::weights(&padded::<u8, { 4 * LANES }>(&rows[r][bytes..]));
+    if bytes < work.row_bytes {
+        for n in 0..N {
+            let weights = A::weights(&padded::<u8, { 4 * LANES }>(&rows[n][bytes..]));
             for t in 0..T {
                 let x = padded::<A::Value, LANES>(&x[t][values..]);
-                sums[t][r] = A::add(sums[t][r], weights, &x);
+                sums[t][n] = A::add(sums[t][n], weights, &x);
             }
         }
     }
-    sums.map(|sums| sums.map(fold))
+    for (t, sums) in sums.iter().enumerate() {
+        for (n, sums) in sums.iter().enumerate() {
+            let at = (work.token + t) * work.out.stride + row + n;
+            // SAFETY: as the caller's.
+            unsafe { work.out.start.add(at).write(sums.fold()) };
+        }
+    }
 }
 
 #[inline(always)]

@@ -6,7 +6,7 @@
 use std::array::from_mut;
 
 use super::attention::{PageStep, Softmax};
-use super::float::{self, fold, fold_max};
+use super::float::{self, EXP_RANGE, EXP_TERMS, LN2_HIGH, LN2_LOW, ROUND_MAGIC, fold, fold_max};
 use super::{KvElement, LANES, f16_to_f32};
 
 /// [`LANES`] values. Those that are made of an instruction set's own registers are for functions
@@ -28,6 +28,11 @@ pub trait Register: Copy {
     fn fma(self, factor: Self, added: Self) -> Self;
     /// The larger; `other` if either is NaN.
     fn larger(self, other: Self) -> Self;
+    /// The smaller; `other` if either is NaN.
+    fn smaller(self, other: Self) -> Self;
+    /// Times 2^n, in two factors, as n may be one more than the largest exponent. `shifted` is n
+    /// plus [`ROUND_MAGIC`].
+    fn times_power_of_two(self, shifted: Self) -> Self;
 
     /// One query over one page, in a function of its own: inlined wherever it is needed, it would
     /// cost the compiler a copy of the kernel each time.
@@ -38,9 +43,22 @@ pub trait Register: Copy {
         *out = self.array();
     }
 
+    /// [`exp`](super::float::exp) of each lane.
     #[inline(always)]
     fn exp(self) -> Self {
-        Self::load(&self.array().map(float::exp))
+        let x = Self::splat(EXP_RANGE.0).larger(self);
+        let x = Self::splat(EXP_RANGE.1).smaller(x);
+        let magic = Self::splat(ROUND_MAGIC);
+        let shifted = x.fma(Self::splat(std::f32::consts::LOG2_E), magic);
+        let n = shifted.sub(magic);
+        let r = n.fma(Self::splat(-LN2_HIGH), x);
+        let r = n.fma(Self::splat(-LN2_LOW), r);
+        let mut p = Self::splat(EXP_TERMS[0]);
+        for term in &EXP_TERMS[1..] {
+            p = p.fma(r, Self::splat(*term));
+        }
+        let p = p.fma(r.mul(r), r).add(Self::splat(1.0));
+        p.times_power_of_two(shifted)
     }
 
     /// The sum of the lanes, halves onto halves.
@@ -54,6 +72,14 @@ pub trait Register: Copy {
     fn fold_max(self) -> f32 {
         fold_max(self.array())
     }
+}
+
+/// Registers that hold pairs of bf16 after they are split.
+pub trait SplitPairs: Register {
+    /// The upper halves, the lower halves.
+    fn from_bf16_pairs(pairs: &[u32; LANES]) -> [Self; 2];
+    /// The same with zeros for denormal numbers.
+    fn from_normal_bf16_pairs(pairs: &[u32; LANES]) -> [Self; 2];
 }
 
 impl Register for [f32; LANES] {
@@ -124,6 +150,41 @@ impl Register for [f32; LANES] {
             }
         })
     }
+
+    #[inline(always)]
+    fn smaller(self, other: Self) -> Self {
+        std::array::from_fn(|i| {
+            if self[i] < other[i] {
+                self[i]
+            } else {
+                other[i]
+            }
+        })
+    }
+
+    #[inline(always)]
+    fn times_power_of_two(self, shifted: Self) -> Self {
+        std::array::from_fn(|i| float::times_power_of_two(self[i], shifted[i]))
+    }
+}
+
+impl SplitPairs for [f32; LANES] {
+    #[inline(always)]
+    fn from_bf16_pairs(pairs: &[u32; LANES]) -> [Self; 2] {
+        [
+            pairs.map(|pair| f32::from_bits(pair & 0xffff_0000)),
+            pairs.map(|pair| f32::from_bits(pair << 16)),
+        ]
+    }
+
+    #[inline(always)]
+    fn from_normal_bf16_pairs(pairs: &[u32; LANES]) -> [Self; 2] {
+        let value = |bits: u32| f32::from_bits(if bits & 0x7f80_0000 == 0 { 0 } else { bits });
+        [
+            pairs.map(|pair| value(pair & 0xffff_0000)),
+            pairs.map(|pair| value(pair << 16)),
+        ]
+    }
 }
 
 #[cfg(target_arch = "x86_64")]
@@ -138,9 +199,9 @@ pub(super) use x86::{Avx2, Avx512};
 mod x86 {
     use std::arch::x86_64::*;
 
-    use super::{KvElement, LANES, PageStep, Register, Softmax, from_mut};
+    use super::{KvElement, LANES, PageStep, Register, Softmax, SplitPairs, from_mut};
     use crate::MAX_QUERIES;
-    use crate::float::{EXP_RANGE, EXP_TERMS, LN2_HIGH, LN2_LOW, ROUND_MAGIC};
+    use crate::float::ROUND_MAGIC;
 
     /// Sixteen lanes to one, halves onto halves; a macro, as closures are not built for the
     /// caller's instruction set.
@@ -254,37 +315,23 @@ mod x86 {
             Self(unsafe { _mm512_max_ps(self.0, other.0) })
         }
 
-        /// `float::exp` without leaving the register.
         #[inline(always)]
-        fn exp(self) -> Self {
+        fn smaller(self, other: Self) -> Self {
+            Self(unsafe { _mm512_min_ps(self.0, other.0) })
+        }
+
+        #[inline(always)]
+        fn times_power_of_two(self, shifted: Self) -> Self {
             unsafe {
-                let x = _mm512_max_ps(_mm512_set1_ps(EXP_RANGE.0), self.0);
-                let x = _mm512_min_ps(_mm512_set1_ps(EXP_RANGE.1), x);
-                let shifted = _mm512_fmadd_ps(
-                    x,
-                    _mm512_set1_ps(std::f32::consts::LOG2_E),
-                    _mm512_set1_ps(ROUND_MAGIC),
-                );
-                let n = _mm512_sub_ps(shifted, _mm512_set1_ps(ROUND_MAGIC));
-                let r = _mm512_fmadd_ps(n, _mm512_set1_ps(-LN2_HIGH), x);
-                let r = _mm512_fmadd_ps(n, _mm512_set1_ps(-LN2_LOW), r);
-                let mut p = _mm512_set1_ps(EXP_TERMS[0]);
-                for term in &EXP_TERMS[1..] {
-                    p = _mm512_fmadd_ps(p, r, _mm512_set1_ps(*term));
-                }
-                let p = _mm512_add_ps(
-                    _mm512_fmadd_ps(p, _mm512_mul_ps(r, r), r),
-                    _mm512_set1_ps(1.0),
-                );
                 let magic = _mm512_set1_epi32(ROUND_MAGIC.to_bits() as i32);
-                let power = _mm512_sub_epi32(_mm512_castps_si512(shifted), magic);
+                let power = _mm512_sub_epi32(_mm512_castps_si512(shifted.0), magic);
                 let half = _mm512_srai_epi32::<1>(power);
                 let bias = _mm512_set1_epi32(127);
                 let first = _mm512_slli_epi32::<23>(_mm512_add_epi32(half, bias));
                 let rest = _mm512_add_epi32(_mm512_sub_epi32(power, half), bias);
                 let rest = _mm512_slli_epi32::<23>(rest);
-                let p = _mm512_mul_ps(p, _mm512_castsi512_ps(first));
-                Self(_mm512_mul_ps(p, _mm512_castsi512_ps(rest)))
+                let product = _mm512_mul_ps(self.0, _mm512_castsi512_ps(first));
+                Self(_mm512_mul_ps(product, _mm512_castsi512_ps(rest)))
             }
         }
 
@@ -398,6 +445,16 @@ mod x86 {
         }
 
         #[inline(always)]
+        fn smaller(self, other: Self) -> Self {
+            on_halves!(_mm256_min_ps, self, other)
+        }
+
+        #[inline(always)]
+        fn times_power_of_two(self, shifted: Self) -> Self {
+            on_halves!(times_power_of_two, self, shifted)
+        }
+
+        #[inline(always)]
         fn fold(self) -> f32 {
             fold!(self.0, _mm256_add_ps, _mm_add_ps)
         }
@@ -405,6 +462,75 @@ mod x86 {
         #[inline(always)]
         fn fold_max(self) -> f32 {
             fold!(self.0, _mm256_max_ps, _mm_max_ps)
+        }
+    }
+
+    impl SplitPairs for Avx2 {
+        #[inline(always)]
+        fn from_bf16_pairs(pairs: &[u32; LANES]) -> [Self; 2] {
+            unsafe { split_pairs(load_pairs(pairs)) }
+        }
+
+        #[inline(always)]
+        fn from_normal_bf16_pairs(pairs: &[u32; LANES]) -> [Self; 2] {
+            unsafe {
+                let [low, high] = load_pairs(pairs);
+                split_pairs([without_denormals(low), without_denormals(high)])
+            }
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn load_pairs(pairs: &[u32; LANES]) -> [__m256i; 2] {
+        let start = pairs.as_ptr();
+        unsafe {
+            [
+                _mm256_loadu_si256(start.cast()),
+                _mm256_loadu_si256(start.add(8).cast()),
+            ]
+        }
+    }
+
+    /// The upper halves and the lower halves of pairs of bf16.
+    #[inline(always)]
+    unsafe fn split_pairs([low, high]: [__m256i; 2]) -> [Avx2; 2] {
+        unsafe {
+            let upper = _mm256_set1_epi32(0xffff_0000_u32 as i32);
+            [
+                Avx2([
+                    _mm256_castsi256_ps(_mm256_and_si256(low, upper)),
+                    _mm256_castsi256_ps(_mm256_and_si256(high, upper)),
+                ]),
+                Avx2([
+                    _mm256_castsi256_ps(_mm256_slli_epi32::<16>(low)),
+                    _mm256_castsi256_ps(_mm256_slli_epi32::<16>(high)),
+                ]),
+            ]
+        }
+    }
+
+    /// bf16 numbers with zeros for those whose exponent is zero.
+    #[inline(always)]
+    unsafe fn without_denormals(numbers: __m256i) -> __m256i {
+        unsafe {
+            let magnitudes = _mm256_and_si256(numbers, _mm256_set1_epi16(0x7fff));
+            let normal = _mm256_cmpgt_epi16(magnitudes, _mm256_set1_epi16(0x7f));
+            _mm256_and_si256(numbers, normal)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn times_power_of_two(values: __m256, shifted: __m256) -> __m256 {
+        unsafe {
+            let magic = _mm256_set1_epi32(ROUND_MAGIC.to_bits() as i32);
+            let power = _mm256_sub_epi32(_mm256_castps_si256(shifted), magic);
+            let half = _mm256_srai_epi32::<1>(power);
+            let bias = _mm256_set1_epi32(127);
+            let first = _mm256_slli_epi32::<23>(_mm256_add_epi32(half, bias));
+            let rest = _mm256_add_epi32(_mm256_sub_epi32(power, half), bias);
+            let rest = _mm256_slli_epi32::<23>(rest);
+            let product = _mm256_mul_ps(values, _mm256_castsi256_ps(first));
+            _mm256_mul_ps(product, _mm256_castsi256_ps(rest))
         }
     }
 

@@ -29,12 +29,10 @@ pub struct TileFormat {
     pub codes: Codes,
     /// Columns that share a weight scale: 16 or 32.
     pub group: usize,
-    /// The code for 0 if there are no minimums.
-    pub zero: i32,
     /// Blocks in a run.
     pub run: usize,
     pub scale: Element,
-    /// The value of code 0, if it is not `-zero * scale`. Only with groups of 32.
+    /// The value of code 0, if [`Codes::zero`] is not the code for 0. Only with groups of 32.
     pub min: Option<Element>,
     pub sub_scales: SubScales,
 }
@@ -59,9 +57,20 @@ pub enum Codes {
 
 /// Twice each e2m1 value, sign in the highest bit, above [`FP4_ZERO`].
 pub const FP4_CODES: [u8; 16] = [12, 13, 14, 15, 16, 18, 20, 24, 12, 11, 10, 9, 8, 6, 4, 0];
-pub const FP4_ZERO: i32 = 12;
+const FP4_ZERO: i32 = 12;
 
 impl Codes {
+    /// The code for 0 in formats without minimums.
+    pub const fn zero(self) -> i32 {
+        match self {
+            Self::Four => 8,
+            Self::Fp4 => FP4_ZERO,
+            Self::Five => 16,
+            Self::Six => 32,
+            Self::Eight => 128,
+        }
+    }
+
     /// Bytes of a block's lines and of its planes.
     pub const fn block_bytes(self) -> (usize, usize) {
         match self {
@@ -114,6 +123,15 @@ impl Element {
 }
 
 impl TileFormat {
+    /// What is subtracted from a code before it is scaled.
+    pub const fn zero(&self) -> i32 {
+        if self.min.is_some() {
+            0
+        } else {
+            self.codes.zero()
+        }
+    }
+
     /// Bytes of a run's elements: its scales', its minimums'.
     pub const fn element_bytes(&self) -> (usize, usize) {
         let min = match self.min {
@@ -163,11 +181,14 @@ impl TileFormat {
 pub struct TileInput<'a> {
     pub tokens: usize,
     pub cols: usize,
+    /// From -127 to 127.
     pub codes: &'a [i8],
     /// Per [`GROUP`] columns.
     pub scales: &'a [f32],
     /// Per [`SUM_GROUP`] columns: the sum of the codes.
     pub sums: &'a [i32],
+    /// Per [`SUM_GROUP`] columns: the sums of the first and of the last two of every four codes.
+    pub pair_sums: &'a [[i16; 2]],
     /// Per [`GROUP`] columns: scale times sum.
     pub scaled_sums: &'a [f32],
 }
@@ -180,11 +201,11 @@ impl TileInput<'_> {
         assert!(self.cols.is_multiple_of(GROUP * form.run));
         assert!(matches!(form.group, SUM_GROUP | GROUP));
         assert!(form.group == GROUP || form.min.is_none());
-        assert!(form.zero == 0 || form.min.is_none());
         assert_eq!(tile.bytes.len(), form.tile_bytes(self.cols));
         assert!(self.codes.len() >= self.tokens * self.cols);
         assert!(self.scales.len() >= self.tokens * blocks);
         assert!(self.sums.len() >= self.tokens * self.cols / SUM_GROUP);
+        assert!(self.pair_sums.len() >= self.tokens * self.cols / SUM_GROUP);
         assert!(self.scaled_sums.len() >= self.tokens * blocks);
     }
 }
@@ -305,7 +326,7 @@ fn add_block(
         let x = &input.codes[at..at + group];
         let products = x.iter().enumerate().map(|(i, x)| code(i) * i32::from(*x));
         let sums = &input.sums[at / SUM_GROUP..(at + group) / SUM_GROUP];
-        let dot = products.sum::<i32>() - tile.form.zero * sums.iter().sum::<i32>();
+        let dot = products.sum::<i32>() - tile.form.zero() * sums.iter().sum::<i32>();
         let scale = tile.scale(row, col) * input.scales[at / GROUP];
         total = (dot as f32).mul_add(scale, total);
         if let Some(min) = tile.min(row, col) {

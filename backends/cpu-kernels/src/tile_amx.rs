@@ -78,6 +78,7 @@ fn after<'a>(input: &TileInput<'a>, tokens: usize) -> TileInput<'a> {
         codes: &input.codes[done..],
         scales: &input.scales[done / GROUP..],
         sums: &input.sums[done / SUM_GROUP..],
+        pair_sums: &input.pair_sums[done / SUM_GROUP..],
         scaled_sums: &input.scaled_sums[done / GROUP..],
     }
 }
@@ -262,7 +263,7 @@ impl Chunk<'_> {
                 } else {
                     *sums
                 };
-                let zeros = _mm512_set1_epi32(form.zero * sum);
+                let zeros = _mm512_set1_epi32(form.zero() * sum);
                 let signed = _mm512_sub_epi32(_mm512_load_si512(dots.as_ptr().cast()), zeros);
                 let scale = _mm512_set1_ps(*input.scales.as_ptr().add(at / GROUP));
                 let scale = _mm512_mul_ps(block.scales[half], scale);

@@ -2,23 +2,16 @@
 //! [`super::tile::portable`] step by step.
 //!
 //! AVX2 multiplies unsigned by signed bytes and adds neighbours in sixteen bits, where they
-//! saturate. So codes of up to five bits are summed over four quads before they are widened,
-//! codes of six bits over two, and codes of eight bits as two halves of four.
+//! saturate: two products of codes below 128 fit. Further sums wrap around, so it is enough that
+//! the whole sum fits: of codes less their zero, over as many quads as [`Products::QUADS`]. Codes
+//! of eight bits are multiplied as two halves of four.
 
 use std::arch::x86_64::*;
 
 use super::tile::{Codes, Element, FP4_CODES, LINE, SubScales};
-use super::tile_walk::{
-    self, EIGHT, FIVE, FOUR, FP4, Kind, PlainProducts, Products, QUADS, Registers, SIX, Unpack,
-    all_tokens,
-};
-use super::{TILE_ROWS, Tile, TileInput};
-
-/// Rows in a register.
-const ROWS: usize = TILE_ROWS / 2;
-
-/// Four columns of eight rows.
-pub type Quad = __m256i;
+use super::tile_panel::{self, BLOCK_QUADS, HALF_QUADS, Products, REGISTER, ROWS};
+use super::tile_walk::{EIGHT, FIVE, FOUR, FP4, Kind, SIX};
+use super::{Tile, TileInput};
 
 /// # Safety
 /// Needs the target features, and `out` valid for writes of `TILE_ROWS` values at every
@@ -28,11 +21,15 @@ pub unsafe fn tile(tile: &Tile, input: &TileInput, out: *mut f32, stride: usize)
     // SAFETY: the caller's promises.
     unsafe {
         match tile.form.codes {
-            Codes::Four => all_tokens::<Avx2, Kind<FOUR>, Narrow<4>>(tile, input, out, stride),
-            Codes::Fp4 => all_tokens::<Avx2, Kind<FP4>, Narrow<4>>(tile, input, out, stride),
-            Codes::Five => all_tokens::<Avx2, Kind<FIVE>, Narrow<4>>(tile, input, out, stride),
-            Codes::Six => all_tokens::<Avx2, Kind<SIX>, Narrow<2>>(tile, input, out, stride),
-            Codes::Eight => all_tokens::<Avx2, Kind<EIGHT>, Halved>(tile, input, out, stride),
+            Codes::Four => {
+                tile_panel::tile::<Kind<FOUR>, Narrow<FOUR>>(tile, input, out, stride);
+            }
+            Codes::Fp4 => tile_panel::tile::<Kind<FP4>, Narrow<FP4>>(tile, input, out, stride),
+            Codes::Five => {
+                tile_panel::tile::<Kind<FIVE>, Narrow<FIVE>>(tile, input, out, stride);
+            }
+            Codes::Six => tile_panel::tile::<Kind<SIX>, Narrow<SIX>>(tile, input, out, stride),
+            Codes::Eight => tile_panel::tile::<Kind<EIGHT>, Halved>(tile, input, out, stride),
         }
     }
 }
@@ -42,166 +39,253 @@ pub unsafe fn tile(tile: &Tile, input: &TileInput, out: *mut f32, stride: usize)
 #[target_feature(enable = "avx2,fma,f16c,avxvnni")]
 pub unsafe fn tile_vnni(tile: &Tile, input: &TileInput, out: *mut f32, stride: usize) {
     // SAFETY: the caller's promises.
-    unsafe { tile_walk::tile::<Avx2, Vnni>(tile, input, out, stride) };
+    unsafe { tile_with::<AvxVnni>(tile, input, out, stride) };
 }
 
-pub struct Avx2;
-
-impl Registers for Avx2 {
-    const SLICES: usize = 2;
-    const EIGHT_TOKENS: bool = false;
-    type Floats = __m256;
-    type Integers = __m256i;
-    type Quad = Quad;
-
-    #[inline(always)]
-    unsafe fn zero() -> __m256 {
-        // SAFETY: the caller's promise.
-        unsafe { _mm256_setzero_ps() }
-    }
-
-    #[inline(always)]
-    unsafe fn splat(value: i32) -> __m256i {
-        // SAFETY: the caller's promise.
-        unsafe { _mm256_set1_epi32(value) }
-    }
-
-    #[inline(always)]
-    unsafe fn add(a: __m256i, b: __m256i) -> __m256i {
-        // SAFETY: the caller's promise.
-        unsafe { _mm256_add_epi32(a, b) }
-    }
-
-    #[inline(always)]
-    unsafe fn load_elements(element: Element, at: *const u8, half: usize) -> __m256 {
-        // SAFETY: the caller's promises.
-        unsafe {
-            let at = at.add(half * ROWS * element.bytes());
-            match element {
-                Element::F32 => _mm256_loadu_ps(at.cast()),
-                Element::F16 => _mm256_cvtph_ps(_mm_loadu_si128(at.cast())),
-                Element::Bf16 => {
-                    let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(at.cast()));
-                    _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
-                }
-                Element::HalfE8m0 => {
-                    let wide = _mm256_cvtepu8_epi32(_mm_loadl_epi64(at.cast()));
-                    let shifted = _mm256_slli_epi32::<23>(wide);
-                    let powers = _mm256_max_epu32(shifted, _mm256_set1_epi32(1 << 22));
-                    let halved = _mm256_mul_ps(_mm256_castsi256_ps(powers), _mm256_set1_ps(0.5));
-                    let broken = _mm256_cmpeq_epi32(wide, _mm256_set1_epi32(255));
-                    _mm256_or_ps(halved, _mm256_castsi256_ps(broken))
-                }
+/// # Safety
+/// As for [`tile`], and needs the target features of `D`.
+#[inline(always)]
+pub unsafe fn tile_with<D: DotQuads>(tile: &Tile, input: &TileInput, out: *mut f32, stride: usize) {
+    // SAFETY: the caller's promises.
+    unsafe {
+        match tile.form.codes {
+            Codes::Four => {
+                tile_panel::tile::<Kind<FOUR>, Vnni<D, FOUR>>(tile, input, out, stride);
+            }
+            Codes::Fp4 => tile_panel::tile::<Kind<FP4>, Vnni<D, FP4>>(tile, input, out, stride),
+            Codes::Five => {
+                tile_panel::tile::<Kind<FIVE>, Vnni<D, FIVE>>(tile, input, out, stride);
+            }
+            Codes::Six => tile_panel::tile::<Kind<SIX>, Vnni<D, SIX>>(tile, input, out, stride),
+            Codes::Eight => {
+                tile_panel::tile::<Kind<EIGHT>, Vnni<D, EIGHT>>(tile, input, out, stride);
             }
         }
     }
+}
 
-    #[inline(always)]
-    unsafe fn times_sub_scales(elements: __m256, sub_scales: SubScales, at: *const u8) -> __m256 {
-        // SAFETY: the caller's promises.
-        unsafe {
-            let wide = match sub_scales {
-                SubScales::None => return elements,
-                SubScales::Unsigned => _mm256_cvtepu8_epi32(_mm_loadl_epi64(at.cast())),
-                SubScales::Signed => _mm256_cvtepi8_epi32(_mm_loadl_epi64(at.cast())),
-            };
-            _mm256_mul_ps(elements, _mm256_cvtepi32_ps(wide))
+/// The code for 0 of each kind, in the order of [`Codes`].
+const ZEROS: [i32; 5] = [
+    Codes::Four.zero(),
+    Codes::Fp4.zero(),
+    Codes::Five.zero(),
+    Codes::Six.zero(),
+    Codes::Eight.zero(),
+];
+
+/// Codes of up to six bits, summed in sixteen.
+struct Narrow<const CODES: u8>;
+
+impl<const CODES: u8> Narrow<CODES> {
+    /// What is subtracted from the codes, so that sums fit.
+    const fn center(mins: bool) -> i32 {
+        // Sixteen products of four-bit codes fit as they are.
+        if mins && CODES == FOUR {
+            0
+        } else {
+            ZEROS[CODES as usize]
         }
-    }
-
-    #[inline(always)]
-    unsafe fn add_dots(total: __m256, dots: __m256i, scales: __m256, scale: f32) -> __m256 {
-        // SAFETY: the caller's promise.
-        unsafe {
-            let scales = _mm256_mul_ps(scales, _mm256_set1_ps(scale));
-            _mm256_fmadd_ps(_mm256_cvtepi32_ps(dots), scales, total)
-        }
-    }
-
-    #[inline(always)]
-    unsafe fn add_mins(total: __m256, mins: __m256, sum: f32) -> __m256 {
-        // SAFETY: the caller's promise.
-        unsafe { _mm256_fmadd_ps(mins, _mm256_set1_ps(sum), total) }
-    }
-
-    #[inline(always)]
-    unsafe fn store(out: *mut f32, total: __m256) {
-        // SAFETY: the caller's promises.
-        unsafe { _mm256_storeu_ps(out, total) };
     }
 }
 
-/// Sixteen bits hold the sums of this many quads.
-struct Narrow<const SUMMED: usize>;
+impl<const CODES: u8> Products for Narrow<CODES> {
+    const PARTS: usize = 1;
+    /// With activations of at most 127 and codes that are at most `c` from their center, a lane's
+    /// `2 * QUADS * 127 * c` must fit: `c` is 15, 12 and 16, and then 32.
+    const QUADS: usize = if CODES == SIX {
+        HALF_QUADS
+    } else {
+        BLOCK_QUADS
+    };
 
-impl<const SUMMED: usize> PlainProducts<Avx2> for Narrow<SUMMED> {
     #[inline(always)]
-    unsafe fn dots(codes: &[Quad; QUADS], x: *const i8, start: __m256i) -> __m256i {
+    unsafe fn start<const GROUPS: usize, const MINS: bool>(pairs: *const [i16; 2]) -> __m256i {
         // SAFETY: the caller's promises.
         unsafe {
-            let mut dots = start;
-            for (run, codes) in codes.chunks_exact(SUMMED).enumerate() {
-                let mut pairs = _mm256_setzero_si256();
-                for (i, codes) in codes.iter().enumerate() {
-                    let x = broadcast(x, run * SUMMED + i);
-                    pairs = _mm256_add_epi16(pairs, _mm256_maddubs_epi16(*codes, x));
-                }
-                dots = _mm256_add_epi32(dots, _mm256_madd_epi16(pairs, _mm256_set1_epi16(1)));
+            if Self::center(MINS) == 0 {
+                return _mm256_setzero_si256();
             }
-            dots
+            sum_pairs::<GROUPS>(pairs)
         }
+    }
+
+    #[inline(always)]
+    unsafe fn part(codes: __m256i, _part: usize) -> __m256i {
+        codes
+    }
+
+    #[inline(always)]
+    unsafe fn begin<const MINS: bool>(start: __m256i) -> [__m256i; 2] {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let center = _mm256_set1_epi16(-Self::center(MINS) as i16);
+            [_mm256_mullo_epi16(start, center); 2]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn add(sum: __m256i, codes: __m256i, x: __m256i) -> __m256i {
+        // SAFETY: the caller's promise.
+        unsafe { _mm256_add_epi16(sum, _mm256_maddubs_epi16(codes, x)) }
+    }
+
+    #[inline(always)]
+    unsafe fn finish<const MINS: bool>(sum: __m256i, start: __m256i) -> __m256i {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let sum = _mm256_madd_epi16(sum, _mm256_set1_epi16(1));
+            let center = Self::center(MINS);
+            if !MINS || center == 0 {
+                return sum;
+            }
+            _mm256_add_epi32(
+                sum,
+                _mm256_madd_epi16(start, _mm256_set1_epi16(center as i16)),
+            )
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn finish_parts<const MINS: bool>(sums: [__m256i; 2], start: __m256i) -> __m256i {
+        // SAFETY: the caller's promise.
+        unsafe { Self::finish::<MINS>(sums[0], start) }
     }
 }
 
 /// Codes of eight bits as their lower and their upper four.
 struct Halved;
 
-impl Products<Avx2> for Halved {
-    type Codes = [[Quad; QUADS]; 2];
+impl Products for Halved {
+    const PARTS: usize = 2;
+    const QUADS: usize = BLOCK_QUADS;
 
     #[inline(always)]
-    unsafe fn prepare(codes: [Quad; QUADS]) -> Self::Codes {
-        // SAFETY: the caller's promise.
+    unsafe fn start<const GROUPS: usize, const MINS: bool>(pairs: *const [i16; 2]) -> __m256i {
+        // SAFETY: the caller's promises.
         unsafe {
-            [
-                codes.map(|codes| low(codes)),
-                codes.map(|codes| high(codes)),
-            ]
+            if MINS {
+                return _mm256_setzero_si256();
+            }
+            sum_pairs::<GROUPS>(pairs)
         }
     }
 
     #[inline(always)]
-    unsafe fn dots(codes: &Self::Codes, x: *const i8, start: __m256i) -> __m256i {
-        // SAFETY: the caller's promises.
+    unsafe fn part(codes: __m256i, part: usize) -> __m256i {
+        // SAFETY: the caller's promise.
+        unsafe { if part == 0 { low(codes) } else { high(codes) } }
+    }
+
+    #[inline(always)]
+    unsafe fn begin<const MINS: bool>(start: __m256i) -> [__m256i; 2] {
+        // SAFETY: the caller's promise.
         unsafe {
-            let mut pairs = [_mm256_setzero_si256(); 2];
-            for c in 0..QUADS {
-                let x = broadcast(x, c);
-                for (pairs, codes) in pairs.iter_mut().zip(codes) {
-                    *pairs = _mm256_add_epi16(*pairs, _mm256_maddubs_epi16(codes[c], x));
-                }
-            }
-            let low = _mm256_madd_epi16(pairs[0], _mm256_set1_epi16(1));
-            let high = _mm256_madd_epi16(pairs[1], _mm256_set1_epi16(16));
-            _mm256_add_epi32(_mm256_add_epi32(low, high), start)
+            // The upper halves' zero is 8, a sixteenth of the codes'.
+            let upper = _mm256_mullo_epi16(start, _mm256_set1_epi16(-8));
+            [_mm256_setzero_si256(), upper]
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn add(sum: __m256i, codes: __m256i, x: __m256i) -> __m256i {
+        // SAFETY: the caller's promise.
+        unsafe { _mm256_add_epi16(sum, _mm256_maddubs_epi16(codes, x)) }
+    }
+
+    #[inline(always)]
+    unsafe fn finish<const MINS: bool>(_sum: __m256i, _start: __m256i) -> __m256i {
+        unreachable!("the codes have two parts")
+    }
+
+    #[inline(always)]
+    unsafe fn finish_parts<const MINS: bool>(sums: [__m256i; 2], _start: __m256i) -> __m256i {
+        // SAFETY: the caller's promise.
+        unsafe {
+            let lower = _mm256_madd_epi16(sums[0], _mm256_set1_epi16(1));
+            let upper = _mm256_madd_epi16(sums[1], _mm256_set1_epi16(16));
+            _mm256_add_epi32(lower, upper)
         }
     }
 }
 
-/// One instruction for all of it.
-struct Vnni;
+/// The instruction that multiplies quads and adds their sums.
+///
+/// # Safety
+/// Its method needs the instruction's target features.
+pub trait DotQuads {
+    /// `sum` plus, in each lane, the products of four unsigned codes and four activations.
+    unsafe fn add(sum: __m256i, codes: __m256i, x: __m256i) -> __m256i;
+}
 
-impl PlainProducts<Avx2> for Vnni {
+struct AvxVnni;
+
+impl DotQuads for AvxVnni {
     #[inline(always)]
-    unsafe fn dots(codes: &[Quad; QUADS], x: *const i8, start: __m256i) -> __m256i {
+    unsafe fn add(sum: __m256i, codes: __m256i, x: __m256i) -> __m256i {
+        // SAFETY: the caller's promise.
+        unsafe { _mm256_dpbusd_avx_epi32(sum, codes, x) }
+    }
+}
+
+/// One instruction for all of it.
+struct Vnni<D, const CODES: u8>(D);
+
+impl<D: DotQuads, const CODES: u8> Products for Vnni<D, CODES> {
+    const PARTS: usize = 1;
+    const QUADS: usize = BLOCK_QUADS;
+
+    #[inline(always)]
+    unsafe fn start<const GROUPS: usize, const MINS: bool>(pairs: *const [i16; 2]) -> __m256i {
         // SAFETY: the caller's promises.
         unsafe {
-            let mut dots = start;
-            for (c, codes) in codes.iter().enumerate() {
-                dots = _mm256_dpbusd_avx_epi32(dots, *codes, broadcast(x, c));
+            if MINS {
+                return _mm256_setzero_si256();
             }
-            dots
+            let zero = _mm256_set1_epi16(-ZEROS[CODES as usize] as i16);
+            _mm256_madd_epi16(sum_pairs::<GROUPS>(pairs), zero)
         }
+    }
+
+    #[inline(always)]
+    unsafe fn part(codes: __m256i, _part: usize) -> __m256i {
+        codes
+    }
+
+    #[inline(always)]
+    unsafe fn begin<const MINS: bool>(start: __m256i) -> [__m256i; 2] {
+        [start; 2]
+    }
+
+    #[inline(always)]
+    unsafe fn add(sum: __m256i, codes: __m256i, x: __m256i) -> __m256i {
+        // SAFETY: the caller's promise.
+        unsafe { D::add(sum, codes, x) }
+    }
+
+    #[inline(always)]
+    unsafe fn finish<const MINS: bool>(sum: __m256i, _start: __m256i) -> __m256i {
+        sum
+    }
+
+    #[inline(always)]
+    unsafe fn finish_parts<const MINS: bool>(sums: [__m256i; 2], _start: __m256i) -> __m256i {
+        sums[0]
+    }
+}
+
+/// The pair sums of some [`SUM_GROUP`](super::SUM_GROUP)s together, in every lane.
+///
+/// # Safety
+/// Needs the target features; `GROUPS` of them, 1 or 2, must be at `pairs`.
+#[inline(always)]
+unsafe fn sum_pairs<const GROUPS: usize>(pairs: *const [i16; 2]) -> __m256i {
+    // SAFETY: the caller's promises.
+    unsafe {
+        let first = broadcast(pairs.cast(), 0);
+        if GROUPS == 1 {
+            return first;
+        }
+        _mm256_add_epi16(first, broadcast(pairs.cast(), 1))
     }
 }
 
@@ -215,45 +299,87 @@ pub unsafe fn broadcast(x: *const i8, c: usize) -> __m256i {
     unsafe { _mm256_set1_epi32(x.cast::<i32>().add(c).read_unaligned()) }
 }
 
-impl Unpack<Avx2> for Kind<FOUR> {
+/// Half of the sixteen rows' elements, which must be at `at`.
+///
+/// # Safety
+/// Needs the target features.
+#[inline(always)]
+pub unsafe fn load_elements(element: Element, at: *const u8, half: usize) -> __m256 {
+    // SAFETY: the caller's promises.
+    unsafe {
+        let at = at.add(half * ROWS * element.bytes());
+        match element {
+            Element::F32 => _mm256_loadu_ps(at.cast()),
+            Element::F16 => _mm256_cvtph_ps(_mm_loadu_si128(at.cast())),
+            Element::Bf16 => {
+                let wide = _mm256_cvtepu16_epi32(_mm_loadu_si128(at.cast()));
+                _mm256_castsi256_ps(_mm256_slli_epi32::<16>(wide))
+            }
+            Element::HalfE8m0 => {
+                let wide = _mm256_cvtepu8_epi32(_mm_loadl_epi64(at.cast()));
+                let shifted = _mm256_slli_epi32::<23>(wide);
+                let powers = _mm256_max_epu32(shifted, _mm256_set1_epi32(1 << 22));
+                let halved = _mm256_mul_ps(_mm256_castsi256_ps(powers), _mm256_set1_ps(0.5));
+                let broken = _mm256_cmpeq_epi32(wide, _mm256_set1_epi32(255));
+                _mm256_or_ps(halved, _mm256_castsi256_ps(broken))
+            }
+        }
+    }
+}
+
+/// # Safety
+/// Needs the target features; the sub-scales of eight rows must be at `at`, if there are any.
+#[inline(always)]
+pub unsafe fn times_sub_scales(elements: __m256, sub_scales: SubScales, at: *const u8) -> __m256 {
+    // SAFETY: the caller's promises.
+    unsafe {
+        let wide = match sub_scales {
+            SubScales::None => return elements,
+            SubScales::Unsigned => _mm256_cvtepu8_epi32(_mm_loadl_epi64(at.cast())),
+            SubScales::Signed => _mm256_cvtepi8_epi32(_mm_loadl_epi64(at.cast())),
+        };
+        _mm256_mul_ps(elements, _mm256_cvtepi32_ps(wide))
+    }
+}
+
+/// Reads one kind of [`Codes`].
+pub trait Unpack {
+    /// The codes of eight rows of a quad.
+    ///
+    /// # Safety
+    /// Needs the target features; a whole block's lines and planes must be at `at`, with codes of
+    /// this kind.
+    unsafe fn quad(at: *const u8, quad: usize, half: usize) -> __m256i;
+}
+
+impl Unpack for Kind<FOUR> {
     #[inline(always)]
-    unsafe fn unpack(at: *const u8, half: usize) -> [[Quad; QUADS]; 2] {
+    unsafe fn quad(at: *const u8, quad: usize, half: usize) -> __m256i {
         // SAFETY: the caller's promises; a block has four lines.
         unsafe {
-            let zero = [_mm256_setzero_si256(); QUADS];
-            let (mut first, mut second) = (zero, zero);
-            for (c, (first, second)) in first.iter_mut().zip(&mut second).enumerate() {
-                let pair = load(at, c, half);
-                *first = low(pair);
-                *second = high(pair);
-            }
-            [first, second]
+            let pair = load(at, quad % 4, half);
+            if quad < 4 { low(pair) } else { high(pair) }
         }
     }
 }
 
-impl Unpack<Avx2> for Kind<FP4> {
+impl Unpack for Kind<FP4> {
     #[inline(always)]
-    unsafe fn unpack(at: *const u8, half: usize) -> [[Quad; QUADS]; 2] {
+    unsafe fn quad(at: *const u8, quad: usize, half: usize) -> __m256i {
         // SAFETY: the caller's promises; the table has sixteen bytes.
         unsafe {
-            let mut codes = <Kind<FOUR> as Unpack<Avx2>>::unpack(at, half);
             let table = _mm256_broadcastsi128_si256(_mm_loadu_si128(FP4_CODES.as_ptr().cast()));
-            for code in codes.as_flattened_mut() {
-                *code = _mm256_shuffle_epi8(table, *code);
-            }
-            codes
+            _mm256_shuffle_epi8(table, <Kind<FOUR> as Unpack>::quad(at, quad, half))
         }
     }
 }
 
-impl Unpack<Avx2> for Kind<FIVE> {
+impl Unpack for Kind<FIVE> {
     #[inline(always)]
-    unsafe fn unpack(at: *const u8, half: usize) -> [[Quad; QUADS]; 2] {
+    unsafe fn quad(at: *const u8, quad: usize, half: usize) -> __m256i {
         // SAFETY: the caller's promises; after the lines each quad has eight bytes of fifth
         // bits, half of them for half of the rows.
         unsafe {
-            let mut codes = <Kind<FOUR> as Unpack<Avx2>>::unpack(at, half);
             let byte_of = _mm256_set_epi64x(
                 0x0303_0303_0303_0303,
                 0x0202_0202_0202_0202,
@@ -261,53 +387,38 @@ impl Unpack<Avx2> for Kind<FIVE> {
                 0,
             );
             let bit_of = _mm256_set1_epi64x(0x8040_2010_0804_0201_u64 as i64);
-            let bits = at.add(QUADS * LINE + half * 4);
-            for (c, code) in codes.as_flattened_mut().iter_mut().enumerate() {
-                let bits = bits.add(c * 8).cast::<i32>().read_unaligned();
-                let bytes = _mm256_shuffle_epi8(_mm256_set1_epi32(bits), byte_of);
-                let set = _mm256_cmpeq_epi8(_mm256_and_si256(bytes, bit_of), bit_of);
-                *code = _mm256_or_si256(*code, _mm256_and_si256(set, _mm256_set1_epi8(16)));
-            }
-            codes
+            let bits = at.add(4 * LINE + quad * 8 + half * 4);
+            let bytes = _mm256_shuffle_epi8(broadcast(bits.cast(), 0), byte_of);
+            let set = _mm256_cmpeq_epi8(_mm256_and_si256(bytes, bit_of), bit_of);
+            let fifth = _mm256_and_si256(set, _mm256_set1_epi8(16));
+            _mm256_or_si256(<Kind<FOUR> as Unpack>::quad(at, quad, half), fifth)
         }
     }
 }
 
-impl Unpack<Avx2> for Kind<SIX> {
+impl Unpack for Kind<SIX> {
     #[inline(always)]
-    unsafe fn unpack(at: *const u8, half: usize) -> [[Quad; QUADS]; 2] {
+    unsafe fn quad(at: *const u8, quad: usize, half: usize) -> __m256i {
         // SAFETY: the caller's promises; after four lines a block has two of upper bits.
         unsafe {
-            let mut codes = <Kind<FOUR> as Unpack<Avx2>>::unpack(at, half);
-            for (j, codes) in codes.iter_mut().enumerate() {
-                let plane = load(at, QUADS + j, half);
-                let shifted = [
-                    _mm256_slli_epi16::<4>(plane),
-                    _mm256_slli_epi16::<2>(plane),
-                    plane,
-                    _mm256_srli_epi16::<2>(plane),
-                ];
-                for (code, shifted) in codes.iter_mut().zip(shifted) {
-                    let upper = _mm256_and_si256(shifted, _mm256_set1_epi8(0x30));
-                    *code = _mm256_or_si256(*code, upper);
-                }
-            }
-            codes
+            let plane = load(at, 4 + quad / 4, half);
+            let shifted = match quad % 4 {
+                0 => _mm256_slli_epi16::<4>(plane),
+                1 => _mm256_slli_epi16::<2>(plane),
+                2 => plane,
+                _ => _mm256_srli_epi16::<2>(plane),
+            };
+            let upper = _mm256_and_si256(shifted, _mm256_set1_epi8(0x30));
+            _mm256_or_si256(<Kind<FOUR> as Unpack>::quad(at, quad, half), upper)
         }
     }
 }
 
-impl Unpack<Avx2> for Kind<EIGHT> {
+impl Unpack for Kind<EIGHT> {
     #[inline(always)]
-    unsafe fn unpack(at: *const u8, half: usize) -> [[Quad; QUADS]; 2] {
+    unsafe fn quad(at: *const u8, quad: usize, half: usize) -> __m256i {
         // SAFETY: the caller's promises; a block has eight lines.
-        unsafe {
-            let mut codes = [[_mm256_setzero_si256(); QUADS]; 2];
-            for (c, code) in codes.as_flattened_mut().iter_mut().enumerate() {
-                *code = load(at, c, half);
-            }
-            codes
-        }
+        unsafe { load(at, quad, half) }
     }
 }
 
@@ -316,7 +427,7 @@ impl Unpack<Avx2> for Kind<EIGHT> {
 #[inline(always)]
 unsafe fn load(at: *const u8, line: usize, half: usize) -> __m256i {
     // SAFETY: the caller's promises.
-    unsafe { _mm256_loadu_si256(at.add(line * LINE + half * LINE / 2).cast()) }
+    unsafe { _mm256_loadu_si256(at.add(line * LINE + half * REGISTER).cast()) }
 }
 
 /// # Safety

@@ -5,7 +5,7 @@ use std::arch::x86_64::*;
 
 use super::tile::{Codes, Element, FP4_CODES, LINE, SubScales};
 use super::tile_walk::{
-    self, EIGHT, FIVE, FOUR, FP4, Kind, PlainProducts, QUADS, Registers, SIX, Unpack,
+    self, EIGHT, FIVE, FOUR, FP4, Kind, Products, QUADS, Registers, SIX, Unpack,
 };
 use super::{Tile, TileInput};
 
@@ -81,7 +81,7 @@ impl Registers for Avx512 {
 
 struct Vnni;
 
-impl PlainProducts<Avx512> for Vnni {
+impl Products<Avx512> for Vnni {
     #[inline(always)]
     unsafe fn dots(codes: &[__m512i; QUADS], x: *const i8, start: __m512i) -> __m512i {
         let x = x.cast::<i32>();

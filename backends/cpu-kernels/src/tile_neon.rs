@@ -9,7 +9,7 @@ use std::arch::asm;
 
 use super::tile::{Element, FP4_CODES, LINE, SubScales};
 use super::tile_walk::{
-    self, EIGHT, FIVE, FOUR, FP4, Kind, PlainProducts, QUADS, Registers, SIX, Unpack,
+    self, EIGHT, FIVE, FOUR, FP4, Kind, Products, QUADS, Registers, SIX, Unpack,
 };
 use super::{TILE_ROWS, Tile, TileInput};
 
@@ -160,7 +160,7 @@ fn halves(bits: uint16x4_t) -> float32x4_t {
 /// Products of sixteen bits, added in pairs to sums of thirty-two.
 struct Widened;
 
-impl PlainProducts<Neon> for Widened {
+impl Products<Neon> for Widened {
     #[inline(always)]
     unsafe fn dots(codes: &[Quad; QUADS], x: *const i8, start: int32x4_t) -> int32x4_t {
         // SAFETY: NEON is part of the architecture, and a group of activations is at `x`.
@@ -185,7 +185,7 @@ impl PlainProducts<Neon> for Widened {
 
 struct DotProducts;
 
-impl PlainProducts<Neon> for DotProducts {
+impl Products<Neon> for DotProducts {
     #[inline(always)]
     unsafe fn dots(codes: &[Quad; QUADS], x: *const i8, start: int32x4_t) -> int32x4_t {
         // SAFETY: the caller's promises.

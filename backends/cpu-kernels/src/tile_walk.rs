@@ -1,5 +1,5 @@
-//! The walk over a tile that all versions with wide registers share. Follows
-//! [`super::tile::portable`] step by step.
+//! The walk over a tile that AVX-512 and NEON share, with room for all codes of a block in
+//! registers. Follows [`super::tile::portable`] step by step.
 //!
 //! A register holds one value for each row of a slice of the tile. An instruction set implements
 //! [`Registers`], an [`Unpack`] for each kind of codes and one or more [`Products`]; everything is
@@ -80,42 +80,11 @@ pub trait Unpack<R: Registers> {
 
 /// Multiplies codes by activations.
 pub trait Products<R: Registers> {
-    /// A [`SUM_GROUP`] of codes, as the products need them.
-    type Codes;
-
-    /// # Safety
-    /// Needs the target features.
-    unsafe fn prepare(codes: [R::Quad; QUADS]) -> Self::Codes;
-
-    /// `start` plus the products.
+    /// `start` plus the products of a [`SUM_GROUP`].
     ///
     /// # Safety
     /// Needs the target features; a [`SUM_GROUP`] of activations must be at `x`.
-    unsafe fn dots(codes: &Self::Codes, x: *const i8, start: R::Integers) -> R::Integers;
-}
-
-/// [`Products`] that need the codes as they are unpacked.
-pub trait PlainProducts<R: Registers> {
-    /// `start` plus the products.
-    ///
-    /// # Safety
-    /// As for [`Products::dots`].
     unsafe fn dots(codes: &[R::Quad; QUADS], x: *const i8, start: R::Integers) -> R::Integers;
-}
-
-impl<R: Registers, P: PlainProducts<R>> Products<R> for P {
-    type Codes = [R::Quad; QUADS];
-
-    #[inline(always)]
-    unsafe fn prepare(codes: [R::Quad; QUADS]) -> Self::Codes {
-        codes
-    }
-
-    #[inline(always)]
-    unsafe fn dots(codes: &Self::Codes, x: *const i8, start: R::Integers) -> R::Integers {
-        // SAFETY: the caller's promises.
-        unsafe { <P as PlainProducts<R>>::dots(codes, x, start) }
-    }
 }
 
 /// # Safety
@@ -224,8 +193,7 @@ unsafe fn tokens<const N: usize, R, U, P, const SPLIT: bool, const MINS: bool>(
     let (lines, planes) = form.codes.block_bytes();
     let (scale_bytes, min_bytes) = form.element_bytes();
     let sub_scale_bytes = form.sub_scale_bytes();
-    // `check` has seen that a form with minimums has no zero.
-    let bias = U::OFFSET - if MINS { 0 } else { form.zero };
+    let bias = U::OFFSET - form.zero();
     let mut left_in_run = 0;
     let mut at = tile.bytes.as_ptr();
     // SAFETY: `check` has matched the tile's length with its form, so that every run has its
@@ -264,7 +232,6 @@ unsafe fn tokens<const N: usize, R, U, P, const SPLIT: bool, const MINS: bool>(
                     mins
                 };
                 let [codes, later_codes] = U::unpack(at, slice);
-                let (codes, later_codes) = (P::prepare(codes), P::prepare(later_codes));
                 // Tokens outside, quads inside: each activation is read once, straight into its
                 // product, and the tokens' chains overlap.
                 for (n, totals) in totals.iter_mut().enumerate() {

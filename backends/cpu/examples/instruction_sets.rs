@@ -1,8 +1,8 @@
 //! Times a synthetic model on every instruction set that this machine has.
 //!
-//! `cargo run --release -p loquat-cpu --example instruction_sets [SHAPE:FORMAT] [rounds]`
+//! `cargo run --release -p loquat-cpu --example instruction_sets [SHAPE:FORMAT] [rounds] [names]`
 //!
-//! Rounds of the instruction sets alternate, so that all run under the same conditions.
+//! `names` limits the instruction sets, as in `avx2,avx-vnni`. Rounds of the instruction sets alternate, so that all run under the same conditions.
 
 use std::error::Error;
 use std::sync::Arc;
@@ -22,11 +22,19 @@ fn main() -> Result<(), Box<dyn Error>> {
         .unwrap_or_else(|| "smollm2-135m:q4_0".to_owned());
     let recipe: Recipe = recipe.parse()?;
     let rounds: usize = args.next().map_or(Ok(9), |rounds| rounds.parse())?;
+    let names = args.next();
+    let is_wanted = |name: &str| match &names {
+        Some(names) => names.split(',').any(|wanted| wanted == name),
+        None => true,
+    };
     let checkpoint = recipe.make(recipe.container(), 1)?.checkpoint()?;
     let weights = Arc::new(checkpoint.bind()?);
     let spec = Arc::new(checkpoint.spec);
     let mut sessions = Vec::new();
     for backend in CpuBackend::every_instruction_set() {
+        if !is_wanted(backend.instruction_set()) {
+            continue;
+        }
         let source = ModelSource {
             spec: spec.clone(),
             weights: weights.clone(),
@@ -36,18 +44,19 @@ fn main() -> Result<(), Box<dyn Error>> {
             context: Some(PROMPT + DECODED),
             ..SessionOptions::default()
         };
-        sessions.push(backend.open(source, &options, &mut |_| {})?);
+        let session = backend.open(source, &options, &mut |_| {})?;
+        sessions.push((backend.instruction_set(), session));
     }
     let mut speeds = vec![Vec::new(); sessions.len()];
     for _ in 0..rounds {
-        for (session, speeds) in sessions.iter_mut().zip(&mut speeds) {
+        for ((_, session), speeds) in sessions.iter_mut().zip(&mut speeds) {
             speeds.push(speed(session.as_mut())?);
         }
     }
     println!("{}, median of {rounds} rounds, tokens/s", recipe.name());
     println!("| instruction set | prompt of {PROMPT} | decode |");
     println!("|---|---|---|");
-    for (name, speeds) in CpuBackend::instruction_sets().iter().zip(&speeds) {
+    for ((name, _), speeds) in sessions.iter().zip(&speeds) {
         let median = |part: fn(&(f64, f64)) -> f64| {
             let mut values: Vec<f64> = speeds.iter().map(part).collect();
             values.sort_by(f64::total_cmp);

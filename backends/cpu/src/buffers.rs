@@ -40,9 +40,9 @@ pub fn predict_bytes(spec: &ModelSpec, extent: Extent) -> u64 {
     let stream = hidden * (2 + usize::from(sum));
     let plain = stream + per_layer + angles(spec) + widest.plain();
     let rounded = hidden + widest.rounded();
-    // In addition to a value's four bytes: one for its code, half a byte for its group's scale and
-    // sum, two for its bf16 form.
-    let per_token = plain as u64 * VALUE + rounded as u64 * 15 / 2 + FACTORS + BLOCK;
+    // In addition to a value's four bytes: one for its code, three quarters for its group's scale and
+    // sums, two for its bf16 form.
+    let per_token = plain as u64 * VALUE + rounded as u64 * 31 / 4 + FACTORS + BLOCK;
     let logits = (HEAD_BLOCK * spec.vocab_size) as u64 * VALUE;
     let results = spec
         .mixers()

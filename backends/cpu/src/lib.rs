@@ -8,6 +8,7 @@ mod affinity;
 mod arena;
 mod buffers;
 mod forward;
+mod instruction_set;
 mod kv;
 mod linear;
 mod load;
@@ -51,7 +52,7 @@ pub struct CpuBackend {
 }
 
 impl CpuBackend {
-    /// On the widest instruction set the machine has.
+    /// On the widest instruction set that the machine has and the variable `LOQUAT_ISA` allows.
     pub const AUTO: Self = Self { kernels: None };
 
     /// One backend for each instruction set this machine can run, fastest first. They give the
@@ -65,19 +66,23 @@ impl CpuBackend {
             .collect()
     }
 
-    /// The instruction sets of this machine, fastest first; [`CpuBackend::AUTO`] uses the first.
+    /// The instruction sets of this machine that `LOQUAT_ISA` allows, fastest first;
+    /// [`CpuBackend::AUTO`] uses the first. Empty if the variable names none of this machine's.
     pub fn instruction_sets() -> Vec<&'static str> {
-        let tables = supported().into_iter();
-        tables.map(|table| table.name).collect()
+        let tables = instruction_set::allowed().unwrap_or_default();
+        tables.iter().map(|table| table.name).collect()
     }
 
-    fn kernels(&self) -> &'static Kernels {
-        self.kernels.unwrap_or_else(|| supported()[0])
+    /// The instruction set of one of [`CpuBackend::every_instruction_set`], or `auto`.
+    pub fn instruction_set(&self) -> &'static str {
+        self.kernels.map_or("auto", |kernels| kernels.name)
     }
 
-    fn label(&self, threads: usize) -> String {
-        let plural = if threads == 1 { "" } else { "s" };
-        format!("cpu ({threads} thread{plural}, {})", self.kernels().name)
+    fn kernels(&self) -> Result<&'static Kernels, OpenError> {
+        match self.kernels {
+            Some(kernels) => Ok(kernels),
+            None => Ok(instruction_set::allowed()?[0]),
+        }
     }
 
     fn plan<T: KvElement>(
@@ -104,7 +109,7 @@ impl CpuBackend {
         };
         let limits = Limits::new(spec.max_context, options, &sizes)?;
         let traits = BackendTraits {
-            device: self.label(threads),
+            device: label(self.kernels()?, threads),
             kv_format: T::NAME,
             draws: false,
             batch_invariant: true,
@@ -138,7 +143,7 @@ impl CpuBackend {
         let storage = KvStorage::<T>::new(&source.spec, limits.kv_tokens);
         Ok(Box::new(CpuSession {
             model,
-            kernels: self.kernels(),
+            kernels: self.kernels()?,
             pool,
             sequences: Sequences::new(storage, SequenceLimits::from(&limits)),
             capabilities: plan.capabilities,
@@ -158,11 +163,17 @@ impl Backend for CpuBackend {
     }
 
     fn probe(&self) -> Probe {
-        Probe::Available(vec![Device {
-            kind: DeviceKind::Cpu,
-            label: self.label(machine::threads()),
-            memory_bytes: machine::memory_bytes(),
-        }])
+        match self.kernels() {
+            Ok(kernels) => Probe::Available(vec![Device {
+                kind: DeviceKind::Cpu,
+                label: label(kernels, machine::threads()),
+                memory_bytes: machine::memory_bytes(),
+            }]),
+            Err(error) => Probe::Unavailable {
+                why: format!("{error}."),
+                remedy: "Unset LOQUAT_ISA to use the fastest.".to_owned(),
+            },
+        }
     }
 
     fn plan(&self, source: &ModelSource, options: &SessionOptions) -> Result<Plan, OpenError> {
@@ -188,6 +199,11 @@ impl Backend for CpuBackend {
             KvFormat::Q8 => self.open::<Q8Code>(&source, options, progress),
         }
     }
+}
+
+fn label(kernels: &Kernels, threads: usize) -> String {
+    let plural = if threads == 1 { "" } else { "s" };
+    format!("cpu ({threads} thread{plural}, {})", kernels.name)
 }
 
 /// The requested format, or the default of the precision.

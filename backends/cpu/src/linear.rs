@@ -30,6 +30,7 @@ pub struct Activations {
     codes: Vec<i8>,
     scales: Vec<f32>,
     sums: Vec<i32>,
+    pair_sums: Vec<[i16; 2]>,
     scaled_sums: Vec<f32>,
     bf16: Vec<u32>,
     bf16_factors: Vec<f32>,
@@ -218,10 +219,12 @@ impl Activations {
         fit(&mut self.codes, tokens * cols);
         fit(&mut self.scales, tokens * cols / GROUP);
         fit(&mut self.sums, tokens * cols / SUM_GROUP);
+        fit(&mut self.pair_sums, tokens * cols / SUM_GROUP);
         fit(&mut self.scaled_sums, tokens * cols / GROUP);
         let codes = SharedMut::new(&mut self.codes);
         let scales = SharedMut::new(&mut self.scales);
         let sums = SharedMut::new(&mut self.sums);
+        let pair_sums = SharedMut::new(&mut self.pair_sums);
         let scaled_sums = SharedMut::new(&mut self.scaled_sums);
         let values = &self.values;
         for_tokens(pool, tokens, cols, &|token| {
@@ -232,6 +235,7 @@ impl Activations {
                     codes: codes.slice(token * cols, cols),
                     scales: scales.slice(token * cols / GROUP, cols / GROUP),
                     sums: sums.slice(token * cols / SUM_GROUP, cols / SUM_GROUP),
+                    pair_sums: pair_sums.slice(token * cols / SUM_GROUP, cols / SUM_GROUP),
                     scaled_sums: scaled_sums.slice(token * cols / GROUP, cols / GROUP),
                 };
                 (kernels.quantize)(&values[token * cols..(token + 1) * cols], out);
@@ -255,6 +259,7 @@ impl Activations {
             codes: &self.codes[tokens.start * self.cols..],
             scales: &self.scales[tokens.start * self.cols / GROUP..],
             sums: &self.sums[tokens.start * self.cols / SUM_GROUP..],
+            pair_sums: &self.pair_sums[tokens.start * self.cols / SUM_GROUP..],
             scaled_sums: &self.scaled_sums[tokens.start * self.cols / GROUP..],
         }
     }

@@ -5,9 +5,10 @@ use std::hint::black_box;
 use std::sync::Barrier;
 use std::time::{Duration, Instant};
 
+use loquat_cpu_kernels::Kernels;
 use loquat_session::{OpenError, SessionOptions};
 
-use crate::machine;
+use crate::{instruction_set, machine};
 
 /// The machine's limits with this many threads.
 #[derive(Debug, Clone, Copy)]
@@ -66,7 +67,7 @@ fn measure_with(effort: &Effort, threads: Option<usize>) -> Result<MachineLimits
         threads,
         ..SessionOptions::default()
     })?;
-    let unit = Unit::widest();
+    let unit = Unit::widest(&instruction_set::allowed()?);
     Ok(MachineLimits {
         threads,
         read_bytes_per_second: read_speed(effort, threads),
@@ -79,6 +80,8 @@ fn measure_with(effort: &Effort, threads: Option<usize>) -> Result<MachineLimits
 #[derive(Clone, Copy)]
 struct Unit {
     name: &'static str,
+    /// The kernels that use it, by their name.
+    kernels: &'static str,
     /// Computes [`Unit::multiply_adds`] this many times, from registers alone.
     multiply: unsafe fn(u64) -> i32,
     multiply_adds: u64,
@@ -95,21 +98,24 @@ const CHAINS: usize = 12;
 impl Unit {
     const PORTABLE: Self = Self {
         name: "portable",
+        kernels: "portable",
         multiply: portable::multiply,
         multiply_adds: portable::MULTIPLY_ADDS,
     };
 
-    /// The machine's units, widest first.
-    fn supported() -> Vec<Self> {
+    /// The units of these kernels, widest first.
+    fn supported(kernels: &[&Kernels]) -> Vec<Self> {
         let mut units = Vec::new();
         #[cfg(target_arch = "x86_64")]
-        units.extend(x86::supported());
+        units.extend(x86::UNITS);
         units.push(Self::PORTABLE);
+        units.retain(|unit| kernels.iter().any(|kernels| kernels.name == unit.kernels));
         units
     }
 
-    fn widest() -> Self {
-        Self::supported()[0]
+    fn widest(kernels: &[&Kernels]) -> Self {
+        let units = Self::supported(kernels);
+        units.first().copied().unwrap_or(Self::PORTABLE)
     }
 }
 
@@ -268,38 +274,26 @@ mod x86 {
 
     use super::{CHAINS, Unit};
 
-    pub fn supported() -> Vec<Unit> {
-        let avx2 = is_x86_feature_detected!("avx2");
-        let avx512 = is_x86_feature_detected!("avx512f");
-        let units = [
-            (
-                avx512 && is_x86_feature_detected!("avx512vnni"),
-                Unit {
-                    name: "AVX-512 VNNI",
-                    multiply: multiply_avx512_vnni,
-                    multiply_adds: 64 * CHAINS as u64,
-                },
-            ),
-            (
-                avx2 && is_x86_feature_detected!("avxvnni"),
-                Unit {
-                    name: "AVX-VNNI",
-                    multiply: multiply_avx_vnni,
-                    multiply_adds: 32 * CHAINS as u64,
-                },
-            ),
-            (
-                avx2,
-                Unit {
-                    name: "AVX2",
-                    multiply: multiply_avx2,
-                    multiply_adds: 32 * CHAINS as u64,
-                },
-            ),
-        ];
-        let supported = units.into_iter().filter(|(supported, _)| *supported);
-        supported.map(|(_, unit)| unit).collect()
-    }
+    pub const UNITS: [Unit; 3] = [
+        Unit {
+            name: "AVX-512 VNNI",
+            kernels: "avx512-vnni",
+            multiply: multiply_avx512_vnni,
+            multiply_adds: 64 * CHAINS as u64,
+        },
+        Unit {
+            name: "AVX-VNNI",
+            kernels: "avx-vnni",
+            multiply: multiply_avx_vnni,
+            multiply_adds: 32 * CHAINS as u64,
+        },
+        Unit {
+            name: "AVX2",
+            kernels: "avx2",
+            multiply: multiply_avx2,
+            multiply_adds: 32 * CHAINS as u64,
+        },
+    ];
 
     /// Assembly, since the compiler would simplify chains whose sums are constant.
     macro_rules! chains {
@@ -348,22 +342,28 @@ mod x86 {
         total_256,
         "{{vex}} vpdpbusd {sum}, {bytes}, {bytes} /* {ones} {pairs} */"
     );
+    // Sums of sixteen bits, as kernels for small codes keep them; wider ones take a third
+    // instruction.
     chains!(
         multiply_avx2,
         "avx2",
         ymm_reg,
         _mm256_setzero_si256,
         _mm256_set1_epi16,
-        total_256,
-        "vpmaddubsw {pairs}, {bytes}, {bytes}",
-        "vpmaddwd {pairs}, {pairs}, {ones}",
-        "vpaddd {sum}, {sum}, {pairs}"
+        total_of_pairs,
+        "vpmaddubsw {pairs}, {bytes}, {bytes} /* {ones} */",
+        "vpaddw {sum}, {sum}, {pairs}"
     );
 
     #[target_feature(enable = "avx512f")]
     fn total_512(sums: [__m512i; CHAINS]) -> i32 {
         let sum = sums.into_iter().reduce(|a, b| _mm512_add_epi32(a, b));
         sum.map_or(0, |sum| _mm512_reduce_add_epi32(sum))
+    }
+
+    #[target_feature(enable = "avx2")]
+    fn total_of_pairs(sums: [__m256i; CHAINS]) -> i32 {
+        total_256(sums.map(|sums| _mm256_madd_epi16(sums, _mm256_set1_epi16(1))))
     }
 
     #[target_feature(enable = "avx2")]
@@ -382,6 +382,8 @@ mod x86 {
 
 #[cfg(test)]
 mod tests {
+    use loquat_cpu_kernels::supported;
+
     use super::*;
 
     #[test]
@@ -391,7 +393,7 @@ mod tests {
             assert_eq!(sum(&own_memory(lines)), expected, "{lines}");
         }
         let vector = |unit: &Unit| unit.name != Unit::PORTABLE.name;
-        for unit in Unit::supported().into_iter().filter(vector) {
+        for unit in Unit::supported(&supported()).into_iter().filter(vector) {
             // Every product is of ones, so the sum counts them.
             // SAFETY: the unit is among those supported.
             let made = unsafe { (unit.multiply)(5) };

@@ -8,9 +8,7 @@ mod rows;
 use std::cell::RefCell;
 use std::sync::OnceLock;
 
-use loquat_cpu_kernels::{
-    Codes, Element, FP4_ZERO, GROUP, LINE, SubScales, TILE_ROWS, Tile, TileFormat,
-};
+use loquat_cpu_kernels::{Codes, Element, GROUP, LINE, SubScales, TILE_ROWS, Tile, TileFormat};
 use loquat_session::OpenError;
 use loquat_weights::decode::MlxMode;
 use loquat_weights::{Dtype, Matrix, RawTensor, Storage, WeightsError};
@@ -132,7 +130,7 @@ impl Packed {
             let (scale, min) = (tile.scale(row, first), tile.min(row, first));
             for (col, value) in (first % GROUP..).zip(values) {
                 let code = i32::from(codes[col / 4 * LINE + row * 4 + col % 4]);
-                *value = (code - tile.form.zero) as f32 * scale + min.unwrap_or(0.0);
+                *value = (code - tile.form.zero()) as f32 * scale + min.unwrap_or(0.0);
             }
         }
     }
@@ -237,17 +235,12 @@ fn form(storage: &Storage) -> Option<TileFormat> {
     let plain = TileFormat {
         codes: Codes::Four,
         group: GROUP,
-        zero: 0,
         run: 1,
         scale: HALF,
         min: None,
         sub_scales: SubScales::None,
     };
-    let signed = |codes, zero| TileFormat {
-        codes,
-        zero,
-        ..plain
-    };
+    let signed = |codes| TileFormat { codes, ..plain };
     let shifted = |codes| TileFormat {
         codes,
         min: Some(HALF),
@@ -260,22 +253,22 @@ fn form(storage: &Storage) -> Option<TileFormat> {
     };
     let floats = TileFormat {
         scale: Element::HalfE8m0,
-        ..signed(Codes::Fp4, FP4_ZERO)
+        ..signed(Codes::Fp4)
     };
     Some(match storage {
         Storage::Plain(tensor) => match tensor.dtype {
-            Dtype::Q4_0 => signed(Codes::Four, 8),
+            Dtype::Q4_0 => signed(Codes::Four),
             Dtype::Q4_1 => shifted(Codes::Four),
-            Dtype::Q5_0 => signed(Codes::Five, 16),
+            Dtype::Q5_0 => signed(Codes::Five),
             Dtype::Q5_1 => shifted(Codes::Five),
-            Dtype::Q8_0 => signed(Codes::Eight, 128),
+            Dtype::Q8_0 => signed(Codes::Eight),
             Dtype::Q4K => superblock(Codes::Four),
             Dtype::Q5K => superblock(Codes::Five),
             Dtype::Q6K => TileFormat {
                 group: 16,
                 run: SUPER,
                 sub_scales: SubScales::Signed,
-                ..signed(Codes::Six, 32)
+                ..signed(Codes::Six)
             },
             Dtype::Mxfp4 => floats,
             _ => return None,

@@ -2,16 +2,21 @@
 
 use std::path::{Path, PathBuf};
 
+use super::instructions::{INSTRUCTION_SETS, InstructionSet, NATIVE};
 use super::workloads::{FULL, QUICK, Workload};
 use crate::error::Error;
 
-const KNOWN: &str = "--threads, --rounds, --json, --svg, --quick";
+const KNOWN: &str = "--threads, --rounds, --isa, --ik-llama-bench, --json, --svg, --quick";
 
 #[derive(Debug, PartialEq)]
 pub struct Options {
     pub model: PathBuf,
     pub threads: usize,
     pub rounds: usize,
+    /// What both engines may use.
+    pub instruction_set: &'static InstructionSet,
+    /// ik_llama.cpp's `llama-bench`, built with the same instructions.
+    pub ik_llama_bench: Option<PathBuf>,
     pub json: Option<PathBuf>,
     pub svg: Option<PathBuf>,
     pub quick: bool,
@@ -22,6 +27,7 @@ impl Options {
     pub fn parse(args: &[String]) -> Result<Self, Error> {
         let (mut model, mut threads, mut rounds) = (None, None, None);
         let (mut json, mut svg, mut quick) = (None, None, false);
+        let (mut instruction_set, mut ik_llama_bench) = (&NATIVE, None);
         let mut args = args.iter();
         while let Some(arg) = args.next() {
             let mut value = || {
@@ -31,6 +37,8 @@ impl Options {
             match arg.as_str() {
                 "--threads" => threads = Some(count(arg, value()?)?),
                 "--rounds" => rounds = Some(count(arg, value()?)?),
+                "--isa" => instruction_set = parse_instruction_set(value()?)?,
+                "--ik-llama-bench" => ik_llama_bench = Some(program_path(arg, value()?)?),
                 "--json" => json = Some(output_path(arg, value()?)?),
                 "--svg" => svg = Some(output_path(arg, value()?)?),
                 "--quick" => quick = true,
@@ -50,6 +58,8 @@ impl Options {
             model: model.ok_or_else(|| usage("needs a GGUF file".to_owned()))?,
             threads: threads.unwrap_or_else(cores),
             rounds: rounds.unwrap_or(if quick { 2 } else { 5 }),
+            instruction_set,
+            ik_llama_bench,
             json,
             svg,
             quick,
@@ -74,6 +84,25 @@ fn count(option: &str, value: &str) -> Result<usize, Error> {
             "{option} must be a whole number of at least 1, not `{value}`"
         ))
     })
+}
+
+fn parse_instruction_set(name: &str) -> Result<&'static InstructionSet, Error> {
+    let found = INSTRUCTION_SETS.iter().find(|set| set.name == name);
+    found.ok_or_else(|| {
+        let names = INSTRUCTION_SETS.each_ref().map(|set| set.name);
+        usage(format!(
+            "--isa must be one of {}, not `{name}`",
+            names.join(", ")
+        ))
+    })
+}
+
+/// The absolute path of a program.
+fn program_path(option: &str, value: &str) -> Result<PathBuf, Error> {
+    let path = std::fs::canonicalize(value)
+        .ok()
+        .filter(|path| path.is_file());
+    path.ok_or_else(|| usage(format!("{option}: `{value}` is not a program")))
 }
 
 /// The absolute path of a file to write, in an existing folder.
@@ -105,6 +134,8 @@ mod tests {
             model: "m.gguf".into(),
             threads: 4,
             rounds: 3,
+            instruction_set: &NATIVE,
+            ik_llama_bench: None,
             json: absolute("out.json"),
             svg: absolute("out.svg"),
             quick: false,
@@ -115,6 +146,9 @@ mod tests {
         assert_eq!((full.rounds, quick.rounds), (5, 2));
         assert!(full.workloads().len() > quick.workloads().len());
         assert_eq!(parse("--quick --rounds 7 m.gguf").unwrap().rounds, 7);
+        let avx2 = parse("m.gguf --isa avx2").unwrap().instruction_set;
+        assert!(avx2.name == "avx2" && avx2.cmake_args.contains("-DGGML_AVX2=ON"));
+        assert!(avx2.cmake_args.contains("-DGGML_NATIVE=OFF") && avx2.folder != NATIVE.folder);
     }
 
     #[test]
@@ -126,6 +160,14 @@ mod tests {
             ("a.gguf --rounds 0", "at least 1, not `0`"),
             ("a.gguf --threads two", "--threads must be"),
             ("a.gguf --fast", "`--fast`"),
+            (
+                "a.gguf --isa avx9",
+                "one of portable, avx2, avxvnni, avx512, not `avx9`",
+            ),
+            (
+                "a.gguf --ik-llama-bench no-such-program",
+                "`no-such-program`",
+            ),
             ("a.gguf --json no-such-folder/x.json", "no-such-folder"),
             ("a.gguf --svg /", "--svg"),
         ] {

@@ -9,6 +9,8 @@ pub struct Comparison {
     pub model: String,
     pub file_bytes: u64,
     pub threads: usize,
+    /// What both engines were held to; empty for everything the machine has.
+    pub instruction_set: &'static str,
     pub workloads: &'static [Workload],
     /// At min one.
     pub rounds: Vec<Round>,
@@ -16,6 +18,7 @@ pub struct Comparison {
 
 const LLAMA_CPP: &str = "llama.cpp";
 const LOQUAT: &str = "loquat";
+const IK_LLAMA_CPP: &str = "ik_llama.cpp";
 
 /// A row of the table.
 struct Row {
@@ -26,6 +29,8 @@ struct Row {
     decimals: usize,
     pair: Pair,
     share: Option<Share>,
+    /// ik_llama.cpp's figures, if it was run and has the workload.
+    ik_llama_cpp: Option<Pair>,
 }
 
 impl Comparison {
@@ -44,6 +49,7 @@ impl Comparison {
                         Some(measurement.speeds[index])
                     })?,
                     share: Share::from_rounds(&self.rounds, index),
+                    ik_llama_cpp: self.ik_llama_cpp(index),
                 })
             });
         let ready = Pair::from_rounds(&self.rounds, |measurement| Some(measurement.ready_seconds));
@@ -54,6 +60,7 @@ impl Comparison {
             decimals: 2,
             pair,
             share: None,
+            ik_llama_cpp: None,
         });
         let megabytes = |bytes: f64| bytes / 1e6;
         let peak = Pair::from_rounds(&self.rounds, |measurement| {
@@ -66,8 +73,25 @@ impl Comparison {
             decimals: 0,
             pair,
             share: None,
+            ik_llama_cpp: None,
         });
         speeds.chain(ready).chain(peak).collect()
+    }
+
+    /// Speeds of a workload with ik_llama.cpp in the other engine's place.
+    fn ik_llama_cpp(&self, index: usize) -> Option<Pair> {
+        let theirs = self
+            .rounds
+            .iter()
+            .map(|round| round.ik_llama_cpp.as_ref()?[index]);
+        Some(Pair {
+            llama_cpp: theirs.collect::<Option<_>>()?,
+            loquat: self
+                .rounds
+                .iter()
+                .map(|round| round.loquat.speeds[index])
+                .collect(),
+        })
     }
 
     /// The machine's limits over all rounds: GB/s read, billions of multiply-adds per second, and
@@ -86,10 +110,14 @@ impl Comparison {
 
     pub fn markdown(&self) -> String {
         let (read, multiply_adds, instructions) = self.machine_limits();
+        let held = match self.instruction_set {
+            "" => String::new(),
+            name => format!(" Both engines are held to {name}."),
+        };
         let mut text = format!(
             "\n{}, {:.0} MB, {} thread{}; medians of {} interleaved round{}, minimum and \
              maximum in parentheses. The machine reads {} GB/s and computes {} billion int8 \
-             multiply-adds/s ({instructions}).\n\n",
+             multiply-adds/s ({instructions}).{held}\n\n",
             self.model,
             self.file_bytes as f64 / 1e6,
             self.threads,
@@ -100,10 +128,22 @@ impl Comparison {
             format_spread(multiply_adds, 0),
         );
         let limit = "of the limit";
+        let with_ik = self.rounds.iter().any(|round| round.ik_llama_cpp.is_some());
+        let ik = |cells: [String; 2]| {
+            if with_ik {
+                format!(" {} |", cells.join(" | "))
+            } else {
+                String::new()
+            }
+        };
         text += &format!(
-            "| | {LLAMA_CPP} | {LOQUAT} | ratio | {LLAMA_CPP} {limit} | {LOQUAT} {limit} |\n"
+            "| | {LLAMA_CPP} | {LOQUAT} | ratio | {LLAMA_CPP} {limit} | {LOQUAT} {limit} |{}\n",
+            ik([IK_LLAMA_CPP.to_owned(), "ratio".to_owned()]),
         );
-        text += "|---|---|---|---|---|---|\n";
+        text += &format!(
+            "|---|---|---|---|---|---|{}\n",
+            if with_ik { "---|---|" } else { "" }
+        );
         for row in self.rows() {
             let [llama_cpp, loquat] = [&row.pair.llama_cpp, &row.pair.loquat].map(|rounds| {
                 format_spread(Spread::from_values(rounds.iter().copied()), row.decimals)
@@ -114,9 +154,17 @@ impl Comparison {
             });
             let [llama_cpp_share, loquat_share] = shares.unwrap_or_default();
             let ratio = format_spread(row.pair.ratio(), 2);
+            let ik_cells = row.ik_llama_cpp.as_ref().map(|pair| {
+                let theirs = Spread::from_values(pair.llama_cpp.iter().copied());
+                [
+                    format_spread(theirs, row.decimals),
+                    format_spread(pair.ratio(), 2),
+                ]
+            });
             text += &format!(
-                "| {} | {llama_cpp} | {loquat} | {ratio} | {llama_cpp_share} | {loquat_share} |\n",
-                row.name
+                "| {} | {llama_cpp} | {loquat} | {ratio} | {llama_cpp_share} | {loquat_share} |{}\n",
+                row.name,
+                ik(ik_cells.unwrap_or_default()),
             );
         }
         text
@@ -138,6 +186,7 @@ impl Comparison {
             "model": self.model,
             "file_bytes": self.file_bytes,
             "threads": self.threads,
+            "instruction_set": self.instruction_set,
             "rounds": self.rounds.len(),
             "llama_cpp": first.map(|round| &round.llama_cpp.device),
             "loquat": first.map(|round| &round.loquat.device),
@@ -203,6 +252,8 @@ impl Row {
             "llama_cpp": side(&self.pair.llama_cpp),
             "loquat": side(&self.pair.loquat),
             "ratio": spread(self.pair.ratio()),
+            "ik_llama_cpp": self.ik_llama_cpp.as_ref().map(|pair| side(&pair.llama_cpp)),
+            "ik_llama_cpp_ratio": self.ik_llama_cpp.as_ref().map(|pair| spread(pair.ratio())),
             "limit": self.share.map(|share| share.limit.name()),
             "llama_cpp_of_limit": self.share.map(|share| share.llama_cpp),
             "loquat_of_limit": self.share.map(|share| share.loquat),
@@ -231,6 +282,7 @@ mod tests {
             model: "m.gguf".to_owned(),
             file_bytes: 5_000_000,
             threads: 2,
+            instruction_set: "",
             workloads: QUICK,
             rounds: vec![round(100.0, 200.0), round(50.0, 100.0), round(100.0, 150.0)],
         }
@@ -249,6 +301,28 @@ mod tests {
         ] {
             assert!(text.contains(line), "no {line:?} in\n{text}");
         }
+    }
+
+    #[test]
+    fn ik_llama_cpp_has_its_own_columns() {
+        let mut comparison = comparison();
+        assert!(!comparison.markdown().contains(IK_LLAMA_CPP));
+        comparison.instruction_set = "avx2";
+        for round in &mut comparison.rounds {
+            round.ik_llama_cpp = Some(vec![Some(50.0), Some(5.0), None]);
+        }
+        let text = comparison.markdown();
+        for part in [
+            "held to avx2",
+            "| 0.02 int8 | 50.0 (50.0–50.0) | 3.00 (2.00–4.00) |\n",
+            "| peak memory, MB (lower is better) | 1 (1–1) | 1 (1–1) | 1.00 (1.00–1.00) |  |  |  |  |",
+        ] {
+            assert!(text.contains(part), "no {part:?} in\n{text}");
+        }
+        assert_eq!(
+            comparison.json()["results"][0]["ik_llama_cpp_ratio"],
+            json!([2.0, 3.0, 4.0])
+        );
     }
 
     #[test]

@@ -9,6 +9,8 @@ pub struct Round {
     pub machine: MachineLimits,
     pub llama_cpp: Measurement,
     pub loquat: Measurement,
+    /// Tokens per second of ik_llama.cpp, in the order of the workloads, if it was run.
+    pub ik_llama_cpp: Option<Vec<Option<f64>>>,
 }
 
 /// The machine's limits, measurement in this round.
@@ -97,6 +99,24 @@ impl Measurement {
             token_costs: token_costs.collect(),
         })
     }
+}
+
+/// The speeds that `llama-bench -o json` reports.
+pub fn llama_bench_speeds(
+    report: &Value,
+    workloads: &[Workload],
+) -> Result<Vec<Option<f64>>, Error> {
+    let tests = report.as_array().into_iter().flatten();
+    let speed = |workload: &Workload| {
+        let Some((prompt, reply)) = workload.llama_bench_tokens() else {
+            return Ok(None);
+        };
+        let mut tests = tests.clone();
+        let test = tests.find(|test| test["n_prompt"] == prompt && test["n_gen"] == reply);
+        let test = test.ok_or_else(|| unexpected(format!("no test of `{}`", workload.name)))?;
+        number(test, "avg_ts").map(Some)
+    };
+    workloads.iter().map(speed).collect()
 }
 
 /// The result of one workload.
@@ -243,7 +263,21 @@ pub mod tests {
             },
             llama_cpp: measurement(llama_cpp, None),
             loquat: measurement(loquat, Some(costs)),
+            ik_llama_cpp: None,
         }
+    }
+
+    #[test]
+    fn llama_bench_tests_are_found_by_their_tokens() {
+        let mut report = json!([
+            { "n_prompt": 0, "n_gen": 32, "avg_ts": 20.0 },
+            { "n_prompt": 512, "n_gen": 0, "avg_ts": 100.0 },
+        ]);
+        let speeds = llama_bench_speeds(&report, QUICK).unwrap();
+        assert_eq!(speeds, [Some(100.0), Some(20.0), None]);
+        report[0]["n_gen"] = json!(16);
+        let error = llama_bench_speeds(&report, QUICK).unwrap_err().to_string();
+        assert!(error.contains("decode:32@1"), "{error}");
     }
 
     #[test]

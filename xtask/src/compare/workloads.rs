@@ -16,6 +16,18 @@ pub enum Panel {
     Sequences,
 }
 
+impl Workload {
+    /// Tokens of the prompt and of the reply, if `llama-bench` has this workload: prompts, and
+    /// decoding of one sequence at depth 0.
+    pub fn llama_bench_tokens(&self) -> Option<(usize, usize)> {
+        let (kind, size) = self.name.split_once(':')?;
+        match kind {
+            "prompt" => Some((size.parse().ok()?, 0)),
+            _ => Some((0, size.strip_suffix("@1")?.parse().ok()?)),
+        }
+    }
+}
+
 use Panel::{Depth, PromptTokens, Sequences};
 
 /// Decoding needs a prompt of at least one token; that case is called depth 0.
@@ -79,3 +91,24 @@ pub const QUICK: &[Workload] = &[
         panels: &[(Sequences, 8.0)],
     },
 ];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn prompts_and_single_decoding_suit_llama_bench() {
+        let tokens = FULL.iter().map(Workload::llama_bench_tokens);
+        let expected = [
+            Some((32, 0)),
+            Some((512, 0)),
+            Some((2048, 0)),
+            Some((0, 64)),
+            None,
+            None,
+            None,
+            None,
+        ];
+        assert!(tokens.eq(expected));
+    }
+}

@@ -94,15 +94,25 @@ fn quantize_agrees_and_reconstructs() {
         let run = |k: &Kernels| {
             let (mut codes, mut scales) = (vec![0i8; x.len()], vec![0.0; groups]);
             let mut sums = vec![0i32; x.len() / SUM_GROUP];
+            let mut pair_sums = vec![[0i16; 2]; sums.len()];
             let mut scaled = vec![0.0; groups];
             let out = Quantized {
                 codes: &mut codes,
                 scales: &mut scales,
                 sums: &mut sums,
+                pair_sums: &mut pair_sums,
                 scaled_sums: &mut scaled,
             };
             unsafe { (k.quantize)(&x, out) };
             scales.extend(scaled);
+            for ((codes, pairs), sum) in codes.chunks(SUM_GROUP).zip(pair_sums).zip(&sums) {
+                let mut expected = [0; 2];
+                for (i, code) in codes.iter().enumerate() {
+                    expected[i / 2 % 2] += i16::from(*code);
+                }
+                assert_eq!(pairs, expected, "{}", k.name);
+                assert_eq!(i32::from(pairs[0] + pairs[1]), *sum, "{}", k.name);
+            }
             (codes, scales, sums)
         };
         agree("quantize", |k| {
@@ -132,11 +142,12 @@ fn quantize_keeps_nan_visible() {
     x[7] = f32::NAN;
     for table in supported() {
         let (mut codes, mut sums) = (vec![0i8; GROUP], vec![0i32; 2]);
-        let (mut scales, mut scaled) = ([0.0], [0.0]);
+        let (mut scales, mut scaled, mut pair_sums) = ([0.0], [0.0], [[0; 2]; 2]);
         let out = Quantized {
             codes: &mut codes,
             scales: &mut scales,
             sums: &mut sums,
+            pair_sums: &mut pair_sums,
             scaled_sums: &mut scaled,
         };
         unsafe { (table.quantize)(&x, out) };

@@ -29,7 +29,6 @@ fn forms() -> Vec<TileFormat> {
                 forms.push(TileFormat {
                     codes,
                     group,
-                    zero: if mins { 0 } else { 128 },
                     run,
                     scale,
                     min: mins.then_some(ELEMENTS[(i + 1) % ELEMENTS.len()]),
@@ -81,10 +80,11 @@ fn whole(form: &TileFormat, cols: usize) -> usize {
     cols.next_multiple_of(form.run * GROUP)
 }
 
-/// Rounded activations of some tokens, the extremes, -128 included, among them.
+/// Rounded activations of some tokens, the extremes among them.
 struct Input {
     codes: Vec<i8>,
     sums: Vec<i32>,
+    pair_sums: Vec<[i16; 2]>,
     scales: Vec<f32>,
     scaled_sums: Vec<f32>,
     tokens: usize,
@@ -94,17 +94,30 @@ struct Input {
 impl Input {
     fn draw(random: &mut Random, tokens: usize, cols: usize) -> Self {
         let bytes = random.bytes(tokens * cols);
-        let mut codes: Vec<i8> = bytes.iter().map(|byte| *byte as i8).collect();
-        codes[..GROUP].fill(-128);
-        let sum = |codes: &[i8]| codes.iter().map(|code| i32::from(*code)).sum();
-        let sums: Vec<i32> = codes.chunks(SUM_GROUP).map(sum).collect();
+        let mut codes: Vec<i8> = bytes.iter().map(|byte| (*byte as i8).max(-127)).collect();
+        codes[..GROUP].fill(-127);
         let scales = random.floats(tokens * cols / GROUP, 0.05);
+        Self::new(codes, scales, tokens, cols)
+    }
+
+    fn new(codes: Vec<i8>, scales: Vec<f32>, tokens: usize, cols: usize) -> Self {
+        let pair_sum = |codes: &[i8], first: usize| -> i16 {
+            let pairs = codes.chunks(4).flat_map(|quad| &quad[first..first + 2]);
+            pairs.map(|code| i16::from(*code)).sum()
+        };
+        let pair_sums = codes.chunks(SUM_GROUP);
+        let pair_sums: Vec<[i16; 2]> = pair_sums
+            .map(|codes| [pair_sum(codes, 0), pair_sum(codes, 2)])
+            .collect();
+        let sum = |pairs: &[i16; 2]| i32::from(pairs[0]) + i32::from(pairs[1]);
+        let sums: Vec<i32> = pair_sums.iter().map(sum).collect();
         let scaled = scales.iter().zip(sums.chunks(2));
         let scaled_sums = scaled.map(|(scale, sums)| scale * (sums[0] + sums[1]) as f32);
         Self {
             scaled_sums: scaled_sums.collect(),
             codes,
             sums,
+            pair_sums,
             scales,
             tokens,
             cols,
@@ -118,6 +131,7 @@ impl Input {
             codes: &self.codes,
             scales: &self.scales,
             sums: &self.sums,
+            pair_sums: &self.pair_sums,
             scaled_sums: &self.scaled_sums,
         }
     }
@@ -153,6 +167,7 @@ fn tiles_agree_for_every_format() {
             (576, 33),
             (32, 17),
             (1056, 16),
+            (2304, 6),
         ] {
             let cols = whole(&form, cols);
             let bytes = &tile_bytes(&form, cols, &mut random, moderate);
@@ -180,7 +195,7 @@ fn tiles_match_exact_products() {
             tile.unpack(col / GROUP, &mut codes);
             for row in 0..TILE_ROWS {
                 let code = codes[col % GROUP / 4 * LINE + row * 4 + col % 4];
-                let code = f64::from(code) - f64::from(form.zero);
+                let code = f64::from(code) - f64::from(form.zero());
                 let min = tile.min(row, col).map_or(0.0, f64::from);
                 let weight = code * f64::from(tile.scale(row, col)) + min;
                 for token in 0..tokens {
@@ -228,14 +243,13 @@ fn largest_codes_agree() {
     for form in forms() {
         let cols = whole(&form, 64);
         let (lines, planes) = form.codes.block_bytes();
-        for (code, x) in [(255, -128), (255, 127), (0, -128)] {
+        for (code, x) in [(255, -127), (255, 127), (0, -127), (0, 127)] {
             let mut bytes = tile_bytes(&form, cols, &mut random, moderate);
             for block in 0..cols / GROUP {
                 bytes[form.block_at(block)..][..lines + planes].fill(code);
             }
-            let mut input = Input::draw(&mut random, 16, cols);
-            input.codes.fill(x);
-            input.sums.fill(i32::from(x) * SUM_GROUP as i32);
+            let scales = random.floats(16 * cols / GROUP, 0.05);
+            let input = Input::new(vec![x; 16 * cols], scales, 16, cols);
             let what = format!("{form:?}, codes {code}, activations {x}");
             let bytes = &bytes;
             all_agree(&what, &Tile { form, bytes }, &input.view());

@@ -22,6 +22,39 @@ fn backends_are_listed() {
     assert!(cpu.contains(" available "), "{cpu}");
 }
 
+#[test]
+fn instruction_set_can_be_limited() {
+    let (cache, model) = (TempDir::new().unwrap(), golden("llama"));
+    let run = |set: &str, args: &[&str]| {
+        let mut command = command(cache.path());
+        Outcome::from(command.env("LOQUAT_ISA", set).args(args).output().unwrap())
+    };
+    let list = run("portable", &["backends"]).quiet();
+    let cpu = list.lines().find(|line| line.starts_with("cpu ")).unwrap();
+    assert!(cpu.contains("portable"), "{cpu}");
+
+    let list = run("avx9", &["backends"]).quiet();
+    let cpu = list.lines().find(|line| line.starts_with("cpu ")).unwrap();
+    assert!(
+        cpu.contains("unavailable") && cpu.contains("LOQUAT_ISA"),
+        "{cpu}"
+    );
+    for args in [
+        &["generate", &model, "hi", "-n2", "--backend", "cpu"][..],
+        &["bench", "--machine"],
+    ] {
+        let outcome = run("avx9", args);
+        assert_ne!(outcome.code, 0, "{args:?}");
+        for part in ["LOQUAT_ISA", "avx9", "portable"] {
+            assert!(
+                outcome.stderr.contains(part),
+                "{args:?}: {}",
+                outcome.stderr
+            );
+        }
+    }
+}
+
 /// A build without MLX refuses it with the reason; one with it runs and warns once that it is
 /// experimental.
 #[test]

@@ -1,0 +1,130 @@
+//! Times the integer tiles of every instruction set of this machine on one thread, with weights
+//! and activations in cache.
+//!
+//! `cargo run --release -p loquat-cpu-kernels --example tile_speed [instruction sets]`
+//!
+//! Instruction sets alternate, and the best of many passes counts, so that other work on the
+//! machine matters little.
+
+use std::time::Instant;
+
+use loquat_cpu_kernels::{
+    Codes, Element, GROUP, Kernels, SUM_GROUP, SubScales, TILE_ROWS, Tile, TileFormat, TileInput,
+    supported,
+};
+
+const COLS: usize = 2048;
+const TOKENS: [usize; 4] = [1, 2, 8, 128];
+const PASSES: usize = 40;
+
+fn main() {
+    let names = std::env::args().nth(1);
+    let is_wanted = |name: &str| match &names {
+        Some(names) => names.split(',').any(|wanted| wanted == name),
+        None => name != "portable",
+    };
+    let mut tables = supported();
+    tables.retain(|table| is_wanted(table.name));
+    println!("billion multiply-adds per second of one thread, best of {PASSES} passes");
+    let columns: Vec<String> = TOKENS.iter().map(|n| format!(" {n} tokens |")).collect();
+    println!("| format | instruction set |{}", columns.concat());
+    println!("|---|---|{}", "---|".repeat(TOKENS.len()));
+    for (name, form) in formats() {
+        let mut best = vec![[f64::INFINITY; TOKENS.len()]; tables.len()];
+        let bytes = vec![0x35; form.tile_bytes(COLS)];
+        for _ in 0..PASSES {
+            for (table, best) in tables.iter().zip(&mut best) {
+                for (tokens, best) in TOKENS.into_iter().zip(best) {
+                    *best = best.min(seconds(table, &form, &bytes, tokens));
+                }
+            }
+        }
+        for (table, best) in tables.iter().zip(best) {
+            let speeds = TOKENS.iter().zip(best).map(|(tokens, seconds)| {
+                let products = (tokens * COLS * TILE_ROWS) as f64;
+                format!(" {:.1} |", products / seconds / 1e9)
+            });
+            println!("| {name} | {} |{}", table.name, speeds.collect::<String>());
+        }
+    }
+}
+
+/// The time of one call.
+fn seconds(table: &Kernels, form: &TileFormat, bytes: &[u8], tokens: usize) -> f64 {
+    let codes: Vec<i8> = (0..tokens * COLS).map(|i| (i % 255) as i8).collect();
+    let codes: Vec<i8> = codes.into_iter().map(|code| code.max(-127)).collect();
+    let input = TileInput {
+        tokens,
+        cols: COLS,
+        codes: &codes,
+        scales: &vec![1e-3; tokens * COLS / GROUP],
+        sums: &vec![1; tokens * COLS / SUM_GROUP],
+        pair_sums: &vec![[1, 0]; tokens * COLS / SUM_GROUP],
+        scaled_sums: &vec![1e-3; tokens * COLS / GROUP],
+    };
+    let mut out = vec![0.0; tokens * TILE_ROWS];
+    let calls = (256 / tokens).max(2);
+    let tile = Tile { form: *form, bytes };
+    // The first call fills the caches.
+    for timed in [false, true] {
+        let started = Instant::now();
+        for _ in 0..if timed { calls } else { 1 } {
+            // SAFETY: `supported` gave the table, and `out` holds sixteen values for every token.
+            unsafe { (table.tile)(&tile, &input, out.as_mut_ptr(), TILE_ROWS) };
+        }
+        if timed {
+            return started.elapsed().as_secs_f64() / calls as f64;
+        }
+    }
+    unreachable!("the second pass returns")
+}
+
+/// The formats that models use most.
+fn formats() -> [(&'static str, TileFormat); 6] {
+    let plain = TileFormat {
+        codes: Codes::Four,
+        group: GROUP,
+        run: 1,
+        scale: Element::F16,
+        min: None,
+        sub_scales: SubScales::None,
+    };
+    let minimums = TileFormat {
+        min: Some(Element::F16),
+        ..plain
+    };
+    let superblock = TileFormat {
+        run: 8,
+        sub_scales: SubScales::Unsigned,
+        ..minimums
+    };
+    [
+        ("Q4_0", plain),
+        ("Q4_1", minimums),
+        ("Q4_K", superblock),
+        (
+            "Q5_K",
+            TileFormat {
+                codes: Codes::Five,
+                ..superblock
+            },
+        ),
+        (
+            "Q6_K",
+            TileFormat {
+                codes: Codes::Six,
+                group: SUM_GROUP,
+                run: 8,
+                sub_scales: SubScales::Signed,
+                ..plain
+            },
+        ),
+        (
+            "Q8_0",
+            TileFormat {
+                codes: Codes::Eight,
+                ..plain
+            },
+        ),
+    ]
+}
