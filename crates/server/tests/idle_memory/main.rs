@@ -24,6 +24,10 @@ const WEIGHTS: usize = 64 << 20;
 /// Only a hang takes longer.
 const TIMEOUT: Duration = Duration::from_secs(300);
 
+/// Large bodies at once, and the size of each.
+const LARGE_CLIENTS: usize = 8;
+const LARGE_BODY: usize = 24 << 20;
+
 /// A prompt of 8 KiB, answered.
 async fn converse(address: SocketAddr) {
     let body = serde_json::json!({
@@ -31,7 +35,24 @@ async fn converse(address: SocketAddr) {
         "messages": [{ "role": "user", "content": "word ".repeat(1600) }],
         "max_tokens": 8,
     });
-    let body = body.to_string();
+    let answer = post(address, &body.to_string()).await;
+    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+}
+
+/// A body of many messages, refused or answered.
+async fn send_large(address: SocketAddr, body: Arc<str>) {
+    let answer = post(address, &body).await;
+    assert!(answer.starts_with("HTTP/1.1 "), "{answer}");
+}
+
+fn large_body() -> Arc<str> {
+    let message = r#"{"role":"user","content":"word word word word"},"#;
+    let messages = message.repeat(LARGE_BODY / message.len());
+    let messages = messages.trim_end_matches(',');
+    format!(r#"{{"model":"{MODEL}","messages":[{messages}]}}"#).into()
+}
+
+async fn post(address: SocketAddr, body: &str) -> String {
     let head = format!(
         "POST /v1/chat/completions HTTP/1.1\r\nhost: localhost\r\nconnection: close\r\n\
          content-type: application/json\r\ncontent-length: {}\r\n\r\n",
@@ -42,7 +63,7 @@ async fn converse(address: SocketAddr) {
     stream.write_all(body.as_bytes()).await.expect("a server");
     let mut answer = String::new();
     stream.read_to_string(&mut answer).await.expect("an answer");
-    assert!(answer.starts_with("HTTP/1.1 200"), "{answer}");
+    answer
 }
 
 fn resident() -> u64 {
@@ -67,11 +88,18 @@ async fn memory_returns_to_idle_level() {
     let (stop, stopped) = oneshot::channel::<()>();
     let served = tokio::spawn(server.serve(async { _ = stopped.await }));
 
+    let large = large_body();
     converse(address).await;
     loquat_server::trim_memory();
     let idle = resident();
     let clients: Vec<_> = (0..CLIENTS)
         .map(|_| tokio::spawn(converse(address)))
+        .collect();
+    for client in clients {
+        client.await.expect("an answer");
+    }
+    let clients: Vec<_> = (0..LARGE_CLIENTS)
+        .map(|_| tokio::spawn(send_large(address, large.clone())))
         .collect();
     for client in clients {
         client.await.expect("an answer");
