@@ -14,7 +14,7 @@ from .hostile import costly, hostile
 from .operators import Operator
 from .ordinary import long_stream, ordinary, reference_answers
 from .record import Record
-from .server import MEMORY_LIMIT, OPERATOR_KEY, SoakServer
+from .server import HOSTILE, MEMORY_LIMIT, OPERATOR_KEY, PRELOADED, SoakServer
 from .wire import Client
 
 # Threads by what they send.
@@ -25,6 +25,11 @@ END_PERIOD = 0.5
 IDLE_SECONDS = 120
 # The server returns freed memory a second after its last request.
 TRIM_SECONDS = 2
+# Resident memory after the soak, beside a tenth more than before it: what the allocator and the
+# server's own tables keep.
+KEPT_BYTES = 16_000_000
+# It returns more when idle threads end. Only a leak takes longer.
+RETURN_SECONDS = 30
 
 
 @dataclass
@@ -51,11 +56,14 @@ def soak(folder, seconds, seed=1, max_health_seconds=MAX_HEALTH_SECONDS):
         client = Client(server.address)
         wait_until(lambda: client.get("/health/ready").status == 200, "ready", IDLE_SECONDS)
         before = reference_answers(client)
-        resident = mb(server.memory()["VmRSS"])
-        report.lines.append(f"seed {seed}, {seconds} s; {resident} resident at the start")
+        idle = server.memory()["VmRSS"]
+        report.lines.append(f"seed {seed}, {seconds} s; {mb(idle)} resident at the start")
         with HealthProbe(server.address, max_health_seconds) as probe:
             mix(server, client, record, seconds, seed)
         judge(server, client, probe, before, report)
+        if server.process.poll() is None:
+            judge_memory(server, client, idle, report)
+            judge_end(server, report)
     return report
 
 
@@ -112,8 +120,6 @@ def judge(server, client, probe, before, report):
     wait_until(lambda: reference_answers(client) == before, "", IDLE_SECONDS, required=False)
     if (after := reference_answers(client)) != before:
         record.problem(f"answers changed from {before} to {after}")
-    judge_memory(server, client, report)
-    judge_end(server, report)
 
 
 def judge_health(probe, report):
@@ -183,7 +189,8 @@ def wait_until_idle(client, record):
         record.problem(f"still busy: {still}")
 
 
-def judge_memory(server, client, report):
+def judge_memory(server, client, idle, report):
+    """The peak is limited, and what the load allocated is returned."""
     client.post("/admin/v1/cache/clear", {}, key=OPERATOR_KEY)
     time.sleep(TRIM_SECONDS)
     memory = server.memory()
@@ -194,6 +201,19 @@ def judge_memory(server, client, report):
     )
     if peak >= MEMORY_LIMIT:
         report.record.problem(f"{mb(peak)} were resident")
+    # Models keep what their requests brought in: touched KV memory and up to 64 compiled grammars
+    # each, of some megabytes if they are hostile. Loaded anew, they are what they were before.
+    for name in [*PRELOADED, HOSTILE]:
+        client.post(f"/admin/v1/models/{name}/unload", {}, key=OPERATOR_KEY)
+    for name in PRELOADED:
+        client.post(f"/admin/v1/models/{name}/load", {}, key=OPERATOR_KEY)
+    reference_answers(client)
+    most = idle * 1.1 + KEPT_BYTES
+    wait_until(lambda: server.memory()["VmRSS"] <= most, "", RETURN_SECONDS, required=False)
+    now = server.memory()["VmRSS"]
+    report.lines.append(f"memory: {mb(now)} resident with models loaded anew, of {mb(most)} allowed")
+    if now > most:
+        report.record.problem(f"{mb(now)} stay resident, {mb(idle)} before the load")
 
 
 def judge_end(server, report):

@@ -28,6 +28,7 @@ OPERATOR_KEY = "soak-operator"
 TENANT_KEY = "soak-tenant"
 
 CHAT, PLAIN, STEADY, HOSTILE = "chat", "plain", "steady", "hostile"
+PRELOADED = [CHAT, PLAIN, STEADY]
 
 # Ends no rendering: the budget of templates does.
 HOSTILE_TEMPLATE = (
