@@ -130,25 +130,18 @@ impl<const CODES: u8> Products for Narrow<CODES> {
     }
 
     #[inline(always)]
-    unsafe fn finish<const MINS: bool>(sum: __m256i, start: __m256i) -> __m256i {
+    unsafe fn finish<const MINS: bool>([a, b]: [__m256i; 2], start: __m256i) -> [__m256i; 2] {
         // SAFETY: the caller's promise.
         unsafe {
-            let sum = _mm256_madd_epi16(sum, _mm256_set1_epi16(1));
+            let ones = _mm256_set1_epi16(1);
+            let (a, b) = (_mm256_madd_epi16(a, ones), _mm256_madd_epi16(b, ones));
             let center = Self::center(MINS);
             if !MINS || center == 0 {
-                return sum;
+                return [a, b];
             }
-            _mm256_add_epi32(
-                sum,
-                _mm256_madd_epi16(start, _mm256_set1_epi16(center as i16)),
-            )
+            let center = _mm256_madd_epi16(start, _mm256_set1_epi16(center as i16));
+            [_mm256_add_epi32(a, center), _mm256_add_epi32(b, center)]
         }
-    }
-
-    #[inline(always)]
-    unsafe fn finish_parts<const MINS: bool>(sums: [__m256i; 2], start: __m256i) -> __m256i {
-        // SAFETY: the caller's promise.
-        unsafe { Self::finish::<MINS>(sums[0], start) }
     }
 }
 
@@ -193,17 +186,12 @@ impl Products for Halved {
     }
 
     #[inline(always)]
-    unsafe fn finish<const MINS: bool>(_sum: __m256i, _start: __m256i) -> __m256i {
-        unreachable!("the codes have two parts")
-    }
-
-    #[inline(always)]
-    unsafe fn finish_parts<const MINS: bool>(sums: [__m256i; 2], _start: __m256i) -> __m256i {
+    unsafe fn finish<const MINS: bool>([lower, upper]: [__m256i; 2], _: __m256i) -> [__m256i; 2] {
         // SAFETY: the caller's promise.
         unsafe {
-            let lower = _mm256_madd_epi16(sums[0], _mm256_set1_epi16(1));
-            let upper = _mm256_madd_epi16(sums[1], _mm256_set1_epi16(16));
-            _mm256_add_epi32(lower, upper)
+            let lower = _mm256_madd_epi16(lower, _mm256_set1_epi16(1));
+            let upper = _mm256_madd_epi16(upper, _mm256_set1_epi16(16));
+            [_mm256_add_epi32(lower, upper); 2]
         }
     }
 }
@@ -263,13 +251,8 @@ impl<D: DotQuads, const CODES: u8> Products for Vnni<D, CODES> {
     }
 
     #[inline(always)]
-    unsafe fn finish<const MINS: bool>(sum: __m256i, _start: __m256i) -> __m256i {
-        sum
-    }
-
-    #[inline(always)]
-    unsafe fn finish_parts<const MINS: bool>(sums: [__m256i; 2], _start: __m256i) -> __m256i {
-        sums[0]
+    unsafe fn finish<const MINS: bool>(sums: [__m256i; 2], _start: __m256i) -> [__m256i; 2] {
+        sums
     }
 }
 

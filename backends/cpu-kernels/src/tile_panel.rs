@@ -1,8 +1,8 @@
 //! The walk over a tile with registers of eight rows, sixteen of them in all: AVX2 and AVX-VNNI.
 //! Follows [`super::tile::portable`] step by step.
 //!
-//! One or two tokens multiply codes as they are unpacked. For more, the codes, scales and minimums of a
-//! panel of blocks are unpacked once into a buffer that stays in the first-level cache. Two
+//! One or two tokens multiply codes as they are unpacked. For more, the codes, scales and minimums
+//! of a panel of blocks are unpacked once into a buffer that stays in the first-level cache. Two
 //! registers of codes and up to [`MAX_TOKENS`] tokens are multiplied together, so that each
 //! register of codes serves every token and each activation both registers.
 
@@ -38,6 +38,7 @@ pub trait Products {
     const PARTS: usize;
     /// Quads whose products can be summed at once: [`BLOCK_QUADS`] or [`HALF_QUADS`].
     const QUADS: usize;
+
     /// What the products of `GROUPS` [`SUM_GROUP`]s start from, whose pair sums must be at `pairs`.
     /// `MINS`: code 0 is the minimum, and not what is less than 0 by the codes' zero.
     unsafe fn start<const GROUPS: usize, const MINS: bool>(pairs: *const [i16; 2]) -> __m256i;
@@ -45,17 +46,14 @@ pub trait Products {
     /// The part of a quad's codes.
     unsafe fn part(codes: __m256i, part: usize) -> __m256i;
 
-    /// The sums of a quad's parts before any product is added.
+    /// The two sums that are computed together, before any product is added.
     unsafe fn begin<const MINS: bool>(start: __m256i) -> [__m256i; 2];
 
     /// `sum` and the products of a quad.
     unsafe fn add(sum: __m256i, codes: __m256i, x: __m256i) -> __m256i;
 
-    /// The whole sum of a slice whose codes are one part.
-    unsafe fn finish<const MINS: bool>(sum: __m256i, start: __m256i) -> __m256i;
-
-    /// The whole sum of a slice whose codes are two parts.
-    unsafe fn finish_parts<const MINS: bool>(sums: [__m256i; 2], start: __m256i) -> __m256i;
+    /// The whole sums: of both slices, or in the first place of the one whose parts these are.
+    unsafe fn finish<const MINS: bool>(sums: [__m256i; 2], start: __m256i) -> [__m256i; 2];
 }
 
 /// Where a kernel finds the codes of a block: unpacked in a panel, or in the tile.
@@ -188,7 +186,7 @@ unsafe fn few_tokens<const N: usize, U, P, const SPLIT: bool, const MINS: bool>(
 /// The scales and minimums of a block, for each slice.
 #[derive(Clone, Copy)]
 struct Factors {
-    /// Of each half of the block; equal if they share it.
+    /// Of each half of the block; the second is not used if they share it.
     scales: [[__m256; 2]; 2],
     mins: [__m256; 2],
 }
@@ -426,13 +424,13 @@ unsafe fn add_block<const N: usize, P, C, const SPLIT: bool, const MINS: bool>(
     };
     // SAFETY: the caller's promises.
     unsafe {
-        for group in 0..P::PARTS {
+        for parts_of in 0..P::PARTS {
             let mut whole = [[_mm256_setzero_si256(); 2]; N];
             for half in 0..halves {
                 let columns = Columns {
                     input,
                     first: &first,
-                    group,
+                    parts_of,
                 };
                 let dots = if halves == 1 {
                     dots::<N, BLOCK_QUADS, P, C, MINS>(codes, columns, 0)
@@ -442,7 +440,7 @@ unsafe fn add_block<const N: usize, P, C, const SPLIT: bool, const MINS: bool>(
                 for n in 0..N {
                     let scale = *input.scales.as_ptr().add(first[n] / GROUP);
                     for i in 0..slices {
-                        let slice = if P::PARTS == 1 { i } else { group };
+                        let slice = if P::PARTS == 1 { i } else { parts_of };
                         if SPLIT {
                             let scales = factors.scales[half][slice];
                             totals[n][slice] =
@@ -461,7 +459,7 @@ unsafe fn add_block<const N: usize, P, C, const SPLIT: bool, const MINS: bool>(
             for n in 0..N {
                 let scale = *input.scales.as_ptr().add(first[n] / GROUP);
                 for (i, dots) in whole[n].iter().enumerate().take(slices) {
-                    let slice = if P::PARTS == 1 { i } else { group };
+                    let slice = if P::PARTS == 1 { i } else { parts_of };
                     let mut total = totals[n][slice];
                     total = add_dots(total, *dots, factors.scales[0][slice], scale);
                     if MINS {
@@ -482,7 +480,7 @@ struct Columns<'a, const N: usize> {
     /// Where each token's columns of the block begin.
     first: &'a [usize; N],
     /// The slice whose parts are multiplied, if codes have two parts.
-    group: usize,
+    parts_of: usize,
 }
 
 /// The sums of `QUADS` quads' products with `N` tokens: for both slices, or for one slice in the
@@ -503,7 +501,7 @@ where
     let Columns {
         input,
         first,
-        group,
+        parts_of,
     } = columns;
     // SAFETY: the caller's promises.
     unsafe {
@@ -526,23 +524,15 @@ where
             from + QUADS
         };
         for quad in from..end {
-            let a = codes.register(group, quad, 0);
-            let b = codes.register(group, quad, 1);
+            let a = codes.register(parts_of, quad, 0);
+            let b = codes.register(parts_of, quad, 1);
             for n in 0..N {
                 let x = tile_avx2::broadcast(input.codes.as_ptr().add(first[n]), quad);
                 sums[n] = [P::add(sums[n][0], a, x), P::add(sums[n][1], b, x)];
             }
         }
         for n in 0..N {
-            sums[n] = if P::PARTS == 1 {
-                let [a, b] = sums[n];
-                [
-                    P::finish::<MINS>(a, starts[n]),
-                    P::finish::<MINS>(b, starts[n]),
-                ]
-            } else {
-                [P::finish_parts::<MINS>(sums[n], starts[n]); 2]
-            };
+            sums[n] = P::finish::<MINS>(sums[n], starts[n]);
         }
         sums
     }
