@@ -6,9 +6,9 @@ use std::time::{Duration, Instant};
 use super::attention::Cache;
 use super::*;
 
-/// How much faster than portable kernels: a fraction of what is measured (10 and more), and more
-/// than kernels reach that call functions for their arithmetic.
-const LEAST: u32 = 3;
+/// How much faster than portable kernels. On a Zen 5, 45 to 400 is measured, and 14 to 16 for an
+/// attention that calls functions for its exponentials.
+const LEAST: u32 = 20;
 
 /// Undisturbed, if any of the runs is.
 fn best(mut run: impl FnMut()) -> Duration {
