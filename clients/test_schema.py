@@ -23,12 +23,13 @@ CHECKS = [
 ]
 
 
-# Keeps replies short if a request sets no limit.
+# Keeps replies short if a request sets no limit, or a large one.
 CONFIG = f"""
 [[models]]
 name = "smol"
 source = "{MODEL}"
 preload = true
+context = 512
 max_tokens = 16
 """
 
@@ -46,6 +47,10 @@ def test_api_matches_description(short_replies):
     program = Path(sys.executable).with_name("schemathesis")
     command = [program, "run", f"{short_replies.url}/openapi.json", "--checks", ",".join(CHECKS)]
     command += ["--max-examples", EXAMPLES, "--suppress-health-check", "all", "--no-color"]
+    # Only a hang takes so long, also on a busy machine.
+    command += ["--request-timeout", "300"]
+    if not os.environ.get("LOQUAT_FULL"):
+        command += ["--seed", "1"]
     environment = {
         **os.environ,
         "LOQUAT_MODEL": short_replies.model,
@@ -67,6 +72,21 @@ STREAMS = {
 }
 # The model has no fill-in-the-middle tokens.
 REFUSED_STREAMS = {"/infill"}
+
+
+def test_rare_replies_match_description(short_replies):
+    """Generated requests rarely select fields, have several prompts or no text."""
+    schema = schemathesis.openapi.from_url(f"{short_replies.url}/openapi.json")
+    for body in [
+        {"prompt": "Hello", "response_fields": ["content", "timings/predicted_n", "no such field"]},
+        {"prompt": ["Hello", "Bye"]},
+    ]:
+        body = {"model": short_replies.model, "n_predict": 4, **body}
+        case = schema["/completion"]["POST"].Case(body=body, media_type="application/json")
+        response = case.call_and_validate()
+        assert response.status_code == 200, (body, response.content)
+    nothing = {"model": short_replies.model, "content": ""}
+    schema["/tokenize"]["POST"].Case(body=nothing, media_type="application/json").call_and_validate()
 
 
 def test_streams_match_description(short_replies):

@@ -22,7 +22,7 @@ use crate::sampling;
 use crate::union::TextOr;
 use crate::wire::{FieldTables, JsonBody, WireRequest};
 
-const ROUTE: &str = "/completion";
+pub const COMPLETION: &str = "/completion";
 
 /// A text to continue, in llama.cpp's form. The engine's sampling parameters are accepted beside
 /// these fields.
@@ -96,7 +96,7 @@ pub async fn complete(
     let bytes = body.value.prompt.check_texts(&lease)?;
     let model = lease.clone();
     let lowered = lowering::run_text(bytes, move |stop| lower(body, &model, stop)).await?;
-    lowered.respond(&app, &caller, lease, ROUTE).await
+    lowered.respond(&app, &caller, lease, COMPLETION).await
 }
 
 fn lower(

@@ -18,7 +18,7 @@ use crate::app::App;
 use crate::error::ApiError;
 use crate::openai;
 
-pub use completion::{__path_complete, LlamaCompletionRequest, complete};
+pub use completion::{__path_complete, COMPLETION, LlamaCompletionRequest, complete};
 pub use infill::{__path_infill, LlamaInfillRequest, infill};
 pub use properties::{
     __path_apply_template, __path_props, __path_slots, ApplyTemplateRequest, apply_template, props,
@@ -40,7 +40,7 @@ pub const RERANKING: [&str; 4] = ["/rerank", "/reranking", "/v1/rerank", "/v1/re
 pub fn routes() -> Router<Arc<App>> {
     let [chat, completions, embeddings, models, responses] = ALIASES;
     let mut routes = Router::new()
-        .route("/completion", post(complete))
+        .route(COMPLETION, post(complete))
         .route("/infill", post(infill))
         .route("/props", get(props))
         .route("/slots", get(slots))

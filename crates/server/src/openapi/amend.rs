@@ -6,6 +6,7 @@ use super::RequestBody;
 use super::parameters;
 use super::refusals::{GENERATING, REFUSALS, Refusal, RefusalScope, schema_of};
 use crate::dialect::Dialect;
+use crate::llama_cpp;
 use crate::samplers;
 use crate::wire::entries;
 
@@ -44,10 +45,29 @@ pub fn amend(document: &mut Value, bodies: &[RequestBody]) {
             secure(operation, path);
             leave_out(operation);
             refuse(operation, path);
+            if path == llama_cpp::COMPLETION {
+                allow_selected_fields(operation);
+            }
             if body_schema(operation).is_some_and(|schema| streams.contains(&schema)) {
                 stream(operation, path);
             }
         }
+    }
+    allow_any_alternative(document);
+}
+
+/// utoipa writes alternatives as `oneOf`, but a value may match several: an empty list is a list of
+/// anything.
+fn allow_any_alternative(schema: &mut Value) {
+    match schema {
+        Value::Object(fields) => {
+            if let Some(alternatives) = fields.remove("oneOf") {
+                fields.insert("anyOf".to_owned(), alternatives);
+            }
+            fields.values_mut().for_each(allow_any_alternative);
+        }
+        Value::Array(items) => items.iter_mut().for_each(allow_any_alternative),
+        _ => {}
     }
 }
 
@@ -155,6 +175,17 @@ fn leave_out(operation: &mut Value) {
         operation["requestBody"]["content"]["application/json"]["schema"] = named;
         operation["requestBody"]["required"] = false.into();
     }
+}
+
+/// `response_fields` selects fields of a completion, and several prompts get a list.
+fn allow_selected_fields(operation: &mut Value) {
+    let schema = &mut operation["responses"]["200"]["content"]["application/json"]["schema"];
+    let selected = json!({
+        "type": "object",
+        "description": "The fields that `response_fields` names, by their paths",
+    });
+    let one = json!({ "anyOf": [schema.take(), selected] });
+    *schema = json!({ "anyOf": [one, { "type": "array", "items": one }] });
 }
 
 fn stream(operation: &mut Value, path: &str) {
