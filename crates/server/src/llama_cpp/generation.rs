@@ -164,11 +164,11 @@ impl NativeGeneration {
             .map(|(index, generate)| batch.submit(index, generate))
             .collect::<Result<_, _>>()?;
         let later = prompts.map(move |(index, generate)| batch.submit(index, generate));
-        let writers = stream::iter(first.into_iter().map(Ok).chain(later));
+        let writers = stream::iter(first.into_iter().map(Ok).chain(later)).boxed();
         let response = if output.streams {
             frames::events(frames_of(writers, at_once))
         } else {
-            let whole = writers.map(async |writer| writer?.collect().await);
+            let whole = writers.map(|writer| async move { writer?.collect().await });
             let mut whole: Vec<Value> = whole.buffered(at_once).try_collect().await?;
             match (count, whole.pop()) {
                 (1, Some(one)) => Json(one).into_response(),
@@ -327,7 +327,7 @@ fn frames_of(
     })
 }
 
-/// The last frames of a stream that failed.
+/// The final frames of a stream that failed.
 fn failure(index: usize, error: &ApiError, running: &BTreeMap<usize, Usage>) -> Bytes {
     let counts = running.iter().map(|(index, usage)| {
         let counts = DeliveredCounts::new(*index, *usage);
