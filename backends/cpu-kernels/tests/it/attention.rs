@@ -5,7 +5,7 @@ use super::*;
 const SCALE: f32 = 0.3;
 
 /// One query, and what it may see.
-pub struct Ask<'a, T> {
+struct Ask<'a, T> {
     query: &'a [f32],
     softcap: Option<f32>,
     sink: Option<f32>,
@@ -15,7 +15,7 @@ pub struct Ask<'a, T> {
 
 /// A head's cached keys and values. Whatever a page holds past the last token is NaN: it must
 /// not matter.
-pub struct Cache<T: KvElement> {
+struct Cache<T: KvElement> {
     pages: Vec<PagePtr<T>>,
     /// What the pages point to.
     _memory: Vec<Vec<f32>>,
@@ -26,7 +26,7 @@ pub struct Cache<T: KvElement> {
 }
 
 impl<T: KvElement> Cache<T> {
-    pub fn random(random: &mut Random, head_dim: usize, value_dim: usize, tokens: usize) -> Self {
+    fn random(random: &mut Random, head_dim: usize, value_dim: usize, tokens: usize) -> Self {
         let count = tokens.div_ceil(PAGE);
         let factors = if T::SCALED { 2 * 4 / T::BYTES } else { 0 };
         let page_len = (head_dim + value_dim + factors) * PAGE;
@@ -95,7 +95,7 @@ impl<T: KvElement> Cache<T> {
         }
     }
 
-    pub fn ask<'a>(&'a self, query: &'a [f32], start: usize) -> Ask<'a, T> {
+    fn ask<'a>(&'a self, query: &'a [f32], start: usize) -> Ask<'a, T> {
         Ask {
             query,
             softcap: None,
@@ -112,23 +112,22 @@ impl<T: KvElement> Cache<T> {
 
     /// All queries in one call; all tables must agree.
     fn attend_together(&self, asks: &[Ask<T>]) -> Vec<f32> {
-        agree("attend", |k| self.attend_with(k, asks))
-    }
-
-    pub fn attend_with(&self, kernels: &Kernels, asks: &[Ask<T>]) -> Vec<f32> {
-        let mut out = vec![7.0; asks.len() * self.value_dim];
-        let rows = asks.iter().zip(out.chunks_exact_mut(self.value_dim));
-        let mut queries: Vec<AttendQuery> = rows
-            .map(|(ask, out)| AttendQuery {
-                query: ask.query,
-                sink: ask.sink,
-                seen: ask.seen.clone(),
-                out,
-            })
-            .collect();
-        let args = self.args(&asks[0], None);
-        unsafe { T::attend(kernels)(&args, &mut queries) };
-        out
+        agree("attend", |k| {
+            let mut out = vec![7.0; asks.len() * self.value_dim];
+            let rows = asks.iter().zip(out.chunks_exact_mut(self.value_dim));
+            let mut queries: Vec<AttendQuery> = rows
+                .map(|(ask, out)| AttendQuery {
+                    query: ask.query,
+                    sink: ask.sink,
+                    seen: ask.seen.clone(),
+                    out,
+                })
+                .collect();
+            let args = self.args(&asks[0], None);
+            // SAFETY: `agree` hands out tables that this machine can run.
+            unsafe { T::attend(k)(&args, &mut queries) };
+            out
+        })
     }
 
     fn args<'a>(&self, ask: &Ask<'a, T>, piece: Option<usize>) -> AttendArgs<'a, T> {

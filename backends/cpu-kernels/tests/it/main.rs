@@ -10,8 +10,6 @@ mod attention;
 mod plain;
 mod pointwise;
 mod recurrent;
-#[cfg(target_arch = "x86_64")]
-mod speed;
 mod tile;
 
 use loquat_cpu_kernels::*;
