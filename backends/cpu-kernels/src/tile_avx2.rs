@@ -325,6 +325,27 @@ pub unsafe fn times_sub_scales(elements: __m256, sub_scales: SubScales, at: *con
     }
 }
 
+/// How far ahead of a block memory is requested: nested scales and codes of five and six bits take
+/// so much work per byte that the processor does not look ahead far enough.
+const AHEAD: usize = 2048;
+/// Bytes of a cache line.
+const CACHE_LINE: usize = 64;
+
+/// Requests the memory that lies [`AHEAD`] of these bytes, which may be past the tile's end.
+///
+/// # Safety
+/// Needs the target features.
+#[inline(always)]
+pub unsafe fn prefetch(from: *const u8, to: *const u8) {
+    let mut at = from.wrapping_add(AHEAD);
+    let end = to.wrapping_add(AHEAD);
+    while at < end {
+        // SAFETY: prefetching may name any address.
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
+        at = at.wrapping_add(CACHE_LINE);
+    }
+}
+
 /// Reads one kind of [`Codes`].
 pub trait Unpack {
     /// The codes of eight rows of a quad.

@@ -7,7 +7,7 @@ use super::tile::{Codes, Element, FP4_CODES, LINE, SubScales};
 use super::tile_walk::{
     self, EIGHT, FIVE, FOUR, FP4, Kind, Products, QUADS, Registers, SIX, Unpack,
 };
-use super::{Tile, TileInput};
+use super::{Tile, TileInput, tile_avx2};
 
 /// # Safety
 /// Needs the target features, and `out` valid for writes of `TILE_ROWS` values at every
@@ -26,6 +26,12 @@ impl Registers for Avx512 {
     type Floats = __m512;
     type Integers = __m512i;
     type Quad = __m512i;
+
+    #[inline(always)]
+    unsafe fn prefetch(at: *const u8, bytes: usize) {
+        // SAFETY: the caller's promise.
+        unsafe { tile_avx2::prefetch(at, at.wrapping_add(bytes)) };
+    }
 
     #[inline(always)]
     unsafe fn zero() -> __m512 {

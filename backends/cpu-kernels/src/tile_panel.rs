@@ -173,7 +173,7 @@ unsafe fn few_tokens<const N: usize, U, P, const SPLIT: bool, const MINS: bool>(
         let mut totals = [[_mm256_setzero_ps(); 2]; N];
         for block in 0..input.cols / GROUP {
             let (at, factors) = reader.next::<SPLIT, MINS>();
-            prefetch(at, reader.at);
+            tile_avx2::prefetch(at, reader.at);
             let codes = InTile::<U, P> {
                 at,
                 kinds: PhantomData,
@@ -181,26 +181,6 @@ unsafe fn few_tokens<const N: usize, U, P, const SPLIT: bool, const MINS: bool>(
             add_block::<N, P, _, SPLIT, MINS>(input, (0, block), &codes, &factors, &mut totals);
         }
         store(&totals, out, stride);
-    }
-}
-
-/// How far ahead of a block memory is requested.
-const AHEAD: usize = 2048;
-/// Bytes of a cache line.
-const CACHE_LINE: usize = 64;
-
-/// Requests the memory that lies [`AHEAD`] of these bytes, which may be past the tile's end.
-///
-/// # Safety
-/// Needs the target features.
-#[inline(always)]
-unsafe fn prefetch(from: *const u8, to: *const u8) {
-    let mut at = from.wrapping_add(AHEAD);
-    let end = to.wrapping_add(AHEAD);
-    while at < end {
-        // SAFETY: prefetching may name any address.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
-        at = at.wrapping_add(CACHE_LINE);
     }
 }
 

@@ -36,6 +36,9 @@ pub trait Registers {
 
     unsafe fn zero() -> Self::Floats;
 
+    /// Requests the memory ahead of these bytes, if that was found to help.
+    unsafe fn prefetch(_at: *const u8, _bytes: usize) {}
+
     unsafe fn splat(value: i32) -> Self::Integers;
 
     unsafe fn add(a: Self::Integers, b: Self::Integers) -> Self::Integers;
@@ -212,6 +215,10 @@ unsafe fn tokens<const N: usize, R, U, P, const SPLIT: bool, const MINS: bool>(
             }
             left_in_run -= 1;
             let sub_scales = at.add(lines + planes);
+            // Eight-bit codes take little work: prefetching would only add to it.
+            if N == 1 && form.codes != Codes::Eight {
+                R::prefetch(at, lines + planes);
+            }
             for slice in 0..R::SLICES {
                 let [scales, mins] = elements[slice];
                 // Beyond the tile's end if there are none, and then not read.
