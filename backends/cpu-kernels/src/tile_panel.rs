@@ -40,7 +40,7 @@ pub trait Products {
     const QUADS: usize;
 
     /// What the products of `GROUPS` [`SUM_GROUP`]s start from, whose pair sums must be at `pairs`.
-    /// `MINS`: code 0 is the minimum, and not what is less than 0 by the codes' zero.
+    /// `MINS`: the format has minimums, so no zero is subtracted from its codes.
     unsafe fn start<const GROUPS: usize, const MINS: bool>(pairs: *const [i16; 2]) -> __m256i;
 
     /// The part of a quad's codes.

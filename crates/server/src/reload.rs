@@ -9,7 +9,7 @@ use crate::http::{Certified, TlsError};
 
 pub type ReadConfig = Box<dyn Fn() -> Result<Config, BoxError> + Send + Sync>;
 pub type SetLogLevel = Box<dyn Fn(&str) -> Result<(), BoxError> + Send + Sync>;
-/// An error of whoever started the server.
+/// An error from a callback that the embedding program supplies.
 type BoxError = Box<dyn Error + Send + Sync>;
 
 /// How to reload, set by the server's caller.

@@ -15,8 +15,8 @@ use crate::error::LibraryError;
 /// How many times longer a text may become. Decomposed Hangul has thrice the bytes, and a
 /// byte-level alphabet spells each of them with two.
 const MAX_TEXT_GROWTH: usize = 6;
-/// Bytes allowed beside it, for short texts of rare characters: NFKC makes 33 bytes of the three of
-/// U+FDFA.
+/// Additional bytes, for short texts of rare characters: NFKC turns the three bytes of U+FDFA into
+/// 33.
 const SLACK: usize = 256 << 10;
 /// Longest cluster of characters, in bytes, that the library looks up in a `precompiled_charsmap`.
 const MAX_CHARSMAP_KEY: usize = 5;

@@ -1,4 +1,4 @@
-//! Lines on stderr beside an answer: its reduced limit, and a summary.
+//! What stderr says about an answer: that its limit was reduced, and a summary.
 
 use std::io::IsTerminal;
 use std::num::NonZeroUsize;
