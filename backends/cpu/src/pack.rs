@@ -3,9 +3,11 @@
 //! Every supported format becomes the same structure, at its size in the file: codes, with a scale
 //! and perhaps a minimum for each group of columns.
 
+mod interleave;
 mod rows;
 
 use std::cell::RefCell;
+use std::ops::Range;
 use std::sync::OnceLock;
 
 use loquat_cpu_kernels::{Codes, Element, GROUP, LINE, SubScales, TILE_ROWS, Tile, TileFormat};
@@ -16,7 +18,8 @@ use loquat_weights::{Dtype, Matrix, RawTensor, Storage, WeightsError};
 use crate::arena::{Arena, Region};
 use crate::pool::Pool;
 use crate::shared::SharedMut;
-use rows::{Row, RowScales};
+use interleave::write_tile;
+use rows::Row;
 
 /// A matrix as tiles of sixteen rows; the last is padded with zero rows.
 pub struct Packed {
@@ -38,12 +41,13 @@ pub struct Packer<'a> {
     pool: &'a mut Pool,
 }
 
-/// Bytes of the file that are resident next to the packed copy at any time.
-const WINDOW: usize = 16 << 20;
+/// Bytes that a thread packs before it releases their part of the file: so little of the file is
+/// resident next to the packed copy, and a release is rarer than a huge page.
+const WINDOW: usize = 2 << 20;
 
 thread_local! {
-    /// The row being packed.
-    static ROW: RefCell<Row> = RefCell::default();
+    /// The rows being packed.
+    static ROWS: RefCell<[Row; TILE_ROWS]> = RefCell::default();
 }
 
 impl<'a> Packer<'a> {
@@ -69,24 +73,24 @@ impl<'a> Packer<'a> {
         })?;
         let bytes = SharedMut::new(region.bytes_mut());
         let fault = OnceLock::new();
-        let pack_tile = |tile: usize| {
-            // SAFETY: each tile's task writes its own bytes.
-            let bytes = unsafe { bytes.slice(tile * layout.tile_bytes(), layout.tile_bytes()) };
-            let rows = tile * TILE_ROWS..((tile + 1) * TILE_ROWS).min(rows);
-            for (within, row) in rows.enumerate() {
-                if let Err(error) = layout.pack_row(matrix, row, within, bytes) {
+        let window = (WINDOW / layout.tile_bytes()).max(1);
+        // Small matrices have fewer windows than there are threads.
+        let window = window.min(tiles.div_ceil(4 * self.pool.threads())).max(1);
+        self.pool.run(tiles.div_ceil(window), &|task| {
+            let first = task * window;
+            let end = tiles.min(first + window);
+            for tile in first..end {
+                // SAFETY: each tile's task writes its own bytes.
+                let bytes = unsafe { bytes.slice(tile * layout.tile_bytes(), layout.tile_bytes()) };
+                let rows = tile * TILE_ROWS..((tile + 1) * TILE_ROWS).min(rows);
+                if let Err(error) = layout.pack_tile(matrix, rows, bytes) {
                     // Reports any one of the errors.
                     let _ = fault.set(error);
                     return;
                 }
             }
-        };
-        let window = (WINDOW / layout.tile_bytes()).max(1);
-        for first in (0..tiles).step_by(window) {
-            let end = tiles.min(first + window);
-            self.pool.run(end - first, &|task| pack_tile(first + task));
             matrix.release(first * TILE_ROWS..end * TILE_ROWS);
-        }
+        });
         match fault.into_inner() {
             Some(error) => Err(error.into()),
             None => Ok(Some(Packed {
@@ -149,81 +153,29 @@ impl PackedLayout {
         self.form.tile_bytes(self.cols)
     }
 
-    fn pack_row(
+    /// Packs these rows, at most sixteen, to the bytes of a tile.
+    fn pack_tile(
         &self,
         matrix: &Matrix,
-        row: usize,
-        within: usize,
+        rows: Range<usize>,
         tile: &mut [u8],
     ) -> Result<(), WeightsError> {
-        let encoded = matrix.encoded_row(row).ok_or(WeightsError::RowOutOfRange {
-            row,
-            rows: matrix.rows(),
-        })?;
-        ROW.with_borrow_mut(|row| {
-            row.read(&encoded, self.form.codes, self.cols)?;
-            self.write_row(row, within, tile);
+        ROWS.with_borrow_mut(|buffers| {
+            for (within, buffer) in buffers.iter_mut().enumerate() {
+                let row = rows.start + within;
+                if row >= rows.end {
+                    buffer.clear(&self.form, self.cols);
+                    continue;
+                }
+                let encoded = matrix.encoded_row(row).ok_or(WeightsError::RowOutOfRange {
+                    row,
+                    rows: matrix.rows(),
+                })?;
+                buffer.read(&encoded, &self.form, self.cols)?;
+            }
+            write_tile(buffers, &self.form, tile);
             Ok(())
         })
-    }
-
-    /// Writes a row's values as row `within` of the tile.
-    fn write_row(&self, row: &Row, within: usize, tile: &mut [u8]) {
-        let form = &self.form;
-        let (line_bytes, plane_bytes) = form.codes.block_bytes();
-        let (row_lines, row_planes) = (line_bytes / TILE_ROWS, plane_bytes / TILE_ROWS);
-        let groups = GROUP / form.group;
-        for block in 0..self.cols / GROUP {
-            if block % form.run == 0 {
-                let run = &mut tile[form.elements_at(block)..];
-                let (scales, mins) = run.split_at_mut(form.element_bytes().0);
-                let run = block / form.run;
-                row.scales.write_element(run, form.scale, within, scales);
-                if let Some(min) = form.min {
-                    row.mins.write_element(run, min, within, mins);
-                }
-            }
-            let bytes = &mut tile[form.block_at(block)..];
-            let (lines, rest) = bytes.split_at_mut(line_bytes);
-            let (planes, parts) = rest.split_at_mut(plane_bytes);
-            scatter::<4>(&row.lines[block * row_lines..], within, lines);
-            let of_block = &row.planes[block * row_planes..(block + 1) * row_planes];
-            match form.codes {
-                Codes::Five => scatter_bits(of_block, within, planes),
-                Codes::Six => scatter::<4>(of_block, within, planes),
-                Codes::Four | Codes::Fp4 | Codes::Eight => {}
-            }
-            if form.sub_scales != SubScales::None {
-                let (scales, mins) = parts.split_at_mut(form.sub_scale_bytes());
-                let first = block * groups;
-                scatter::<1>(
-                    &row.scales.sub_scales[first..first + groups],
-                    within,
-                    scales,
-                );
-                if form.min.is_some() {
-                    scatter::<1>(&row.mins.sub_scales[first..first + groups], within, mins);
-                }
-            }
-        }
-    }
-}
-
-/// Writes a row's values, `N` bytes each, into `[value][row]`.
-fn scatter<const N: usize>(values: &[u8], within: usize, out: &mut [u8]) {
-    let of_rows = out.as_chunks_mut::<N>().0.chunks_exact_mut(TILE_ROWS);
-    for (rows, value) in of_rows.zip(values.as_chunks::<N>().0) {
-        rows[within] = *value;
-    }
-}
-
-/// Writes a row's bits, one for each column, four to a quad, into `[quad][row]`.
-fn scatter_bits(bits: &[u8], within: usize, out: &mut [u8]) {
-    // Half a byte for each row.
-    let of_rows = out.chunks_exact_mut(TILE_ROWS / 2);
-    let quads = bits.iter().flat_map(|bits| [bits & 15, bits >> 4]);
-    for (rows, quad) in of_rows.zip(quads) {
-        rows[within / 2] |= quad << (within % 2 * 4);
     }
 }
 
@@ -306,15 +258,6 @@ fn element(tensor: &RawTensor) -> Option<Element> {
         Dtype::F16 => Some(Element::F16),
         Dtype::BF16 => Some(Element::Bf16),
         _ => None,
-    }
-}
-
-impl RowScales {
-    /// One row's element of a run.
-    fn write_element(&self, run: usize, element: Element, within: usize, out: &mut [u8]) {
-        let size = element.bytes();
-        let stored = &self.elements[run * size..(run + 1) * size];
-        out[within * size..(within + 1) * size].copy_from_slice(stored);
     }
 }
 
