@@ -9,6 +9,9 @@
 mod affinity;
 #[path = "../src/pool.rs"]
 mod pool;
+#[expect(dead_code, reason = "the pool's own hook is unused here")]
+#[path = "../src/scaling.rs"]
+mod scaling;
 
 use std::error::Error;
 use std::hint::black_box;

@@ -189,8 +189,8 @@ fn dense(dense: &Dense) -> Widths {
 }
 
 fn experts(experts: &Experts, hidden: usize) -> Widths {
-    /// The size of a route (expert, token, weight and index) in values.
-    const ROUTE: usize = 8;
+    /// The size of a route (expert, token, weight, index and choice) in values.
+    const ROUTE: usize = 12;
     let size = experts.expert.size;
     let up = if experts.expert.gated { size } else { 0 };
     let shared = experts.shared.as_ref();

@@ -20,12 +20,14 @@ mod page;
 mod plain;
 mod pool;
 mod recurrent_state;
+mod scaling;
 mod session;
 mod shared;
 
 pub use loquat_cpu_kernels::cpu_features;
 pub use machine::{MachineCores, MachineMemory, processor_name};
 pub use measure::{MachineLimits, measure, measure_quickly};
+pub use scaling::{ScalingEstimate, estimate_scaling};
 
 use loquat_cpu_kernels::{Bf16Bits, F16Bits, Kernels, KvElement, PAGE, Q8Code, supported};
 use loquat_session::limits::{Limits, Sizes};
@@ -152,6 +154,7 @@ impl CpuBackend {
             plan: Default::default(),
             scratch: Default::default(),
             logits: Vec::new(),
+            largest: Vec::new(),
             rows: Default::default(),
         }))
     }

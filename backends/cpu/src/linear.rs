@@ -227,18 +227,18 @@ impl Activations {
         let pair_sums = SharedMut::new(&mut self.pair_sums);
         let scaled_sums = SharedMut::new(&mut self.scaled_sums);
         let values = &self.values;
-        for_tokens(pool, tokens, cols, &|token| {
-            // SAFETY: each token's task writes its own rows, and the table was chosen for this
-            // machine.
+        for_parts(pool, (tokens, cols), 2, &|token, part| {
+            let (at, len) = (token * cols + part.start, part.len());
+            // SAFETY: each task writes its own groups, and the table was chosen for this machine.
             unsafe {
                 let out = Quantized {
-                    codes: codes.slice(token * cols, cols),
-                    scales: scales.slice(token * cols / GROUP, cols / GROUP),
-                    sums: sums.slice(token * cols / SUM_GROUP, cols / SUM_GROUP),
-                    pair_sums: pair_sums.slice(token * cols / SUM_GROUP, cols / SUM_GROUP),
-                    scaled_sums: scaled_sums.slice(token * cols / GROUP, cols / GROUP),
+                    codes: codes.slice(at, len),
+                    scales: scales.slice(at / GROUP, len / GROUP),
+                    sums: sums.slice(at / SUM_GROUP, len / SUM_GROUP),
+                    pair_sums: pair_sums.slice(at / SUM_GROUP, len / SUM_GROUP),
+                    scaled_sums: scaled_sums.slice(at / GROUP, len / GROUP),
                 };
-                (kernels.quantize)(&values[token * cols..(token + 1) * cols], out);
+                (kernels.quantize)(&values[at..at + len], out);
             }
         });
     }
@@ -281,11 +281,36 @@ pub fn multiply<'a>(kernels: &Kernels, pool: &mut Pool, mut products: impl AsMut
     });
 }
 
+/// The smallest work that is worth a task, in simple operations on a value.
+const MIN_TASK_COST: usize = 8192;
+
 /// Runs `body` for each token, in parallel if the work is worth it.
 pub fn for_tokens(pool: &mut Pool, tokens: usize, cost: usize, body: &(dyn Fn(usize) + Sync)) {
-    const MIN_TASK_COST: usize = 8192;
     let per_task = (MIN_TASK_COST / cost.max(1)).max(1);
     pool.run(tokens.div_ceil(per_task), &|task| {
         (task * per_task..((task + 1) * per_task).min(tokens)).for_each(body);
+    });
+}
+
+/// Runs `body` for parts of each token's `width` values, in parallel if the work is worth it: with
+/// fewer tokens than threads, a token's values are divided too. Parts are whole groups of
+/// [`GROUP`], except for the last. `cost` is for each value.
+pub fn for_parts(
+    pool: &mut Pool,
+    (tokens, width): (usize, usize),
+    cost: usize,
+    body: &(dyn Fn(usize, Range<usize>) + Sync),
+) {
+    let all = width.saturating_mul(cost);
+    let parts = if tokens < 2 * pool.threads() {
+        (all / MIN_TASK_COST).clamp(1, 2 * pool.threads())
+    } else {
+        1
+    };
+    let len = width.div_ceil(parts).next_multiple_of(GROUP);
+    let parts = width.div_ceil(len.max(1)).max(1);
+    for_tokens(pool, tokens * parts, all / parts, &|task| {
+        let first = task % parts * len;
+        body(task / parts, first..(first + len).min(width));
     });
 }

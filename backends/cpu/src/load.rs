@@ -202,18 +202,8 @@ impl LayerLoader<'_, '_> {
     }
 
     fn conv(&self, role: R, kernel: usize) -> Result<Conv, OpenError> {
-        let stored = self.vector(role)?;
-        let channels = stored.len() / kernel;
-        let weights = (0..kernel * channels).map(|at| {
-            let (tap, channel) = (at / channels, at % channels);
-            stored[channel * kernel + tap]
-        });
-        Ok(Conv {
-            channels,
-            kernel,
-            weights: weights.collect(),
-            bias: self.bias(role),
-        })
+        let stored = self.weights.vector(role)?;
+        Ok(Conv::new(stored, kernel, self.bias(role)))
     }
 
     /// The index of the rope's table, which layers share.

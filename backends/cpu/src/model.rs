@@ -1,5 +1,8 @@
 //! A model's weights, packed for this machine, in the order the forward pass reads them.
 
+use std::ops::Range;
+
+use loquat_cpu_kernels::ConvWeights;
 use loquat_session::loading::{LoadedBlock, LoadedBranch, LoadedLayer};
 use loquat_spec::{
     Activation, Attention, DeltaRule, Experts, LatentAttention, Mamba2, NormKind, PerLayerInputs,
@@ -155,15 +158,51 @@ pub struct MambaWeights {
     pub norm: Option<Norm>,
 }
 
-/// A causal convolution, its weights as `[kernel][channel]`.
+/// Channels of a convolution that a thread computes together: many whole registers.
+pub const CONV_BLOCK: usize = 512;
+
+/// A causal convolution.
 pub struct Conv {
     pub channels: usize,
     pub kernel: usize,
-    pub weights: Vec<f32>,
-    pub bias: Option<Vec<f32>>,
+    /// For each block of [`CONV_BLOCK`] channels, `[kernel][channel]`.
+    weights: Vec<f32>,
+    bias: Option<Vec<f32>>,
 }
 
 impl Conv {
+    /// From weights as they are stored, `[channel][kernel]`.
+    pub fn new(stored: &[f32], kernel: usize, bias: Option<Vec<f32>>) -> Self {
+        let channels = stored.len() / kernel;
+        let mut weights = Vec::with_capacity(channels * kernel);
+        for block in stored.chunks(CONV_BLOCK * kernel) {
+            for tap in 0..kernel {
+                weights.extend(block.iter().skip(tap).step_by(kernel));
+            }
+        }
+        Self {
+            channels,
+            kernel,
+            weights,
+            bias,
+        }
+    }
+
+    /// The channels of a block.
+    pub fn block(&self, index: usize) -> Range<usize> {
+        let first = index * CONV_BLOCK;
+        first..(first + CONV_BLOCK).min(self.channels)
+    }
+
+    pub fn block_weights(&self, index: usize) -> ConvWeights<'_> {
+        let channels = self.block(index);
+        let of_block = channels.start * self.kernel..channels.end * self.kernel;
+        ConvWeights {
+            weights: &self.weights[of_block],
+            bias: self.bias.as_ref().map_or(&[], |bias| &bias[channels]),
+        }
+    }
+
     /// Inputs that the state keeps.
     pub fn past_len(&self) -> usize {
         (self.kernel - 1) * self.channels

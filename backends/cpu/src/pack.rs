@@ -91,6 +91,8 @@ impl<'a> Packer<'a> {
             }
             matrix.release(first * TILE_ROWS..end * TILE_ROWS);
         });
+        // Reading next to a released window may have mapped its pages again.
+        matrix.release(0..rows);
         match fault.into_inner() {
             Some(error) => Err(error.into()),
             None => Ok(Some(Packed {

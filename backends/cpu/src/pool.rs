@@ -13,7 +13,7 @@ use std::sync::{Arc, Condvar, Mutex};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use crate::affinity;
+use crate::{affinity, scaling};
 
 /// How long a worker spins for the next loop before it parks: longer than the engine takes
 /// between two steps, far too short to notice.
@@ -117,6 +117,9 @@ impl Pool {
             (0..tasks).for_each(body);
             return;
         }
+        if scaling::record_loop(tasks, body) {
+            return;
+        }
         let shared = &*self.shared;
         // SAFETY: only the lifetime changes. Workers read the job only after joining through
         // the open gate, and this function closes the gate and waits until no worker is inside
@@ -194,16 +197,15 @@ impl Shared {
         }
     }
 
-    /// The next tasks for the calling thread: long runs first, to reduce contention, and single
-    /// tasks at the end, so that no thread waits long for another.
+    /// The next tasks for the calling thread.
     fn take(&self, tasks: usize) -> Option<Range<usize>> {
-        let end = |next: usize| next + ((tasks - next) / (2 * self.threads)).max(1);
+        let run = |next: usize| next_run(next, tasks, self.threads);
         let taken = self
             .next
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, |next| {
-                (next < tasks).then(|| end(next))
+                (next < tasks).then(|| run(next).end)
             });
-        taken.ok().map(|next| next..end(next))
+        taken.ok().map(run)
     }
 
     /// Spins, then parks, until the epoch has moved past `seen`.
@@ -238,6 +240,12 @@ impl Shared {
         *yielded_at = Instant::now();
         self.epoch.load(Ordering::SeqCst)
     }
+}
+
+/// The tasks that a thread takes when `next` is the first that is not taken: long runs first, to
+/// reduce contention, and single tasks at the end, so that no thread waits long for another.
+pub fn next_run(next: usize, tasks: usize, threads: usize) -> Range<usize> {
+    next..next + ((tasks - next) / (2 * threads)).max(1)
 }
 
 /// No code panics while holding these locks, so poisoning can be ignored.

@@ -30,6 +30,8 @@ pub struct CpuSession<T: KvElement> {
     pub plan: Plan<T>,
     pub scratch: Scratch,
     pub logits: Vec<f32>,
+    /// The most likely token of each row of logits.
+    pub largest: Vec<Option<u32>>,
     /// Empty between steps; kept for its allocations.
     pub rows: StepRows,
 }
@@ -125,7 +127,7 @@ impl<T: KvElement> CpuSession<T> {
         Ok(Accepted { first, grant })
     }
 
-    fn forward(&mut self) -> (Forward<'_, T>, &mut Vec<f32>) {
+    fn forward(&mut self) -> (Forward<'_, T>, &mut Vec<f32>, &mut Vec<Option<u32>>) {
         let forward = Forward {
             model: &self.model,
             kernels: self.kernels,
@@ -135,13 +137,13 @@ impl<T: KvElement> CpuSession<T> {
             plan: &self.plan,
             scratch: &mut self.scratch,
         };
-        (forward, &mut self.logits)
+        (forward, &mut self.logits, &mut self.largest)
     }
 
     /// Computes the outputs of all rows together, so that the head's matrix is read once.
     fn emit(&mut self, emitted: &Emitted, output: &mut StepOutput) {
         let vocab = self.model.vocab_size;
-        let (mut forward, scratch) = self.forward();
+        let (mut forward, scratch, largest) = self.forward();
         forward.hidden(&emitted.hidden, output.all_hidden_mut());
         if !emitted.logits.is_empty() {
             forward.logits(&emitted.logits, output.all_logits_mut());
@@ -151,9 +153,10 @@ impl<T: KvElement> CpuSession<T> {
         for (block, (tokens, rows)) in blocks.zip(rows).enumerate() {
             fit(scratch, tokens.len() * vocab);
             forward.logits(tokens, scratch);
-            for (i, logits) in scratch.chunks_exact(vocab).enumerate() {
-                match argmax(logits) {
-                    Some(token) => output.all_tokens_mut()[block * HEAD_BLOCK + i] = token,
+            forward.largest(scratch, largest);
+            for (i, token) in largest.iter().enumerate() {
+                match token {
+                    Some(token) => output.all_tokens_mut()[block * HEAD_BLOCK + i] = *token,
                     None => output.fail(rows[i], SessionError::NotANumber),
                 }
             }
@@ -175,35 +178,6 @@ fn planned_state<T: KvElement>(
             .map(|(at, state)| (at - len, storage.state(state)))
             .collect(),
     }
-}
-
-/// The index of the largest value, the lowest index of equal values; `None` if all values are NaN.
-fn argmax(values: &[f32]) -> Option<u32> {
-    const BLOCK: usize = 1024;
-    let mut block = 0;
-    let mut largest = f32::NEG_INFINITY;
-    for (index, values) in values.chunks(BLOCK).enumerate() {
-        let value = max(values);
-        if value > largest {
-            (block, largest) = (index, value);
-        }
-    }
-    let mut candidates = values.iter().enumerate().skip(block * BLOCK);
-    let found = candidates.find(|(_, value)| **value == largest && largest > f32::NEG_INFINITY);
-    found.map(|(index, _)| index as u32)
-}
-
-/// The largest number, in lanes that compilers vectorize.
-fn max(values: &[f32]) -> f32 {
-    const LANES: usize = 32;
-    let larger = |a: f32, b: f32| if a > b { a } else { b };
-    let (chunks, rest) = values.as_chunks::<LANES>();
-    let mut lanes = [f32::NEG_INFINITY; LANES];
-    for values in chunks {
-        lanes = std::array::from_fn(|i| larger(values[i], lanes[i]));
-    }
-    let all = rest.iter().chain(&lanes);
-    all.fold(f32::NEG_INFINITY, |largest, value| larger(*value, largest))
 }
 
 impl<T: KvElement> Session for CpuSession<T> {
@@ -272,43 +246,5 @@ impl<T: KvElement> Session for CpuSession<T> {
             sequences.storage_mut().import(len, &pages, state, contents);
             Ok(())
         })
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn argmax_returns_the_first_largest() {
-        let (nan, inf) = (f32::NAN, f32::INFINITY);
-        let table: [(&[f32], Option<u32>); 9] = [
-            (&[], None),
-            (&[nan, nan], None),
-            (&[-inf, nan, -inf], None),
-            (&[nan, -3.0, nan], Some(1)),
-            (&[1.0, 2.0, 2.0], Some(1)),
-            (&[-0.0, 0.0], Some(0)),
-            (&[0.0, -0.0], Some(0)),
-            (&[1.0, inf, inf, nan], Some(1)),
-            (&[f32::MIN, -inf], Some(0)),
-        ];
-        for (values, expected) in table {
-            assert_eq!(argmax(values), expected, "{values:?}");
-            // Also among many others, across lanes and blocks.
-            for padding in [1, 31, 32, 1023, 1024, 3001] {
-                for filler in [nan, -inf] {
-                    let filler = vec![filler; padding];
-                    let around = [&filler, values, &filler].concat();
-                    let expected = expected.map(|at| at + padding as u32);
-                    assert_eq!(argmax(&around), expected, "{padding} around {values:?}");
-                }
-            }
-        }
-        let falling: Vec<f32> = (0..5000).map(|i| -(i as f32)).collect();
-        assert_eq!(argmax(&falling), Some(0));
-        let rising: Vec<f32> = (0..5000).map(|i| i as f32).collect();
-        assert_eq!(argmax(&rising), Some(4999));
-        assert_eq!(argmax(&[rising.as_slice(), &rising].concat()), Some(4999));
     }
 }

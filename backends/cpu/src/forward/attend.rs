@@ -187,8 +187,7 @@ impl<T: KvElement> Units<'_, T> {
     fn attend_pieces(&self, pool: &mut Pool, room: &mut Pieces, out: &mut [f32]) {
         let mut units = 0..self.count();
         while !units.is_empty() {
-            let taken = units.start..self.lay_out(units.clone(), room);
-            units.start = taken.end;
+            units.start = self.lay_out(units.clone(), room);
             let len = piece_len(self.weights.spec.value_dim);
             let results = SharedMut::new(&mut room.results);
             let tasks = &room.tasks;
@@ -205,11 +204,15 @@ impl<T: KvElement> Units<'_, T> {
                 let out = |_, query| unsafe { results.slice(index(query) * len, len) };
                 self.run(&unit, Some(piece), out);
             });
-            let mut first = 0;
-            for unit in taken.map(|unit| self.unit(unit)) {
-                self.join(&unit, &room.results[first * len..], out);
-                first += unit.queries() * self.pieces(&unit.tokens).len();
-            }
+            let (results, out) = (&room.results, SharedMut::new(out));
+            pool.run(tasks.len(), &|task| {
+                let task = tasks[task];
+                let unit = self.unit(task.unit);
+                // A unit's first piece stands for the unit.
+                if task.piece == self.pieces(&unit.tokens).start {
+                    self.join(&unit, &results[task.results * len..], &out);
+                }
+            });
         }
     }
 
@@ -241,7 +244,7 @@ impl<T: KvElement> Units<'_, T> {
     }
 
     /// Computes each query of a unit from the results of its pieces.
-    fn join(&self, unit: &Unit, results: &[f32], out: &mut [f32]) {
+    fn join(&self, unit: &Unit, results: &[f32], out: &SharedMut<f32>) {
         let spec = &self.weights.spec;
         let len = piece_len(spec.value_dim);
         let all = self.pieces(&unit.tokens);
@@ -254,9 +257,12 @@ impl<T: KvElement> Units<'_, T> {
                 };
                 let results = &results[(own.start - all.start) * len..(own.end - all.start) * len];
                 let pair = token * spec.heads + head;
-                let out = &mut out[pair * spec.value_dim..(pair + 1) * spec.value_dim];
-                // SAFETY: the table was chosen for this machine.
-                unsafe { (self.kernels.join_pieces)(results, self.sink(head), out) };
+                // SAFETY: each pair of token and head belongs to one unit, and the table was chosen
+                // for this machine.
+                unsafe {
+                    let out = out.slice(pair * spec.value_dim, spec.value_dim);
+                    (self.kernels.join_pieces)(results, self.sink(head), out);
+                }
             }
         }
     }

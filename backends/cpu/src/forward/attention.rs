@@ -5,7 +5,7 @@ use loquat_spec::{KvSource, QkNorm, QkSpan, RopePairs};
 
 use super::{Forward, add, scale};
 use crate::buffers::fit;
-use crate::linear::{Product, Products, for_tokens, multiply};
+use crate::linear::{Product, Products, for_parts, for_tokens, multiply};
 use crate::model::{AttentionWeights, Branch, Model, Norm};
 use crate::shared::SharedMut;
 
@@ -94,15 +94,22 @@ impl<T: KvElement> Forward<'_, T> {
         let kernels = self.kernels;
         let gate = SharedMut::new(&mut self.scratch.gate);
         let mixed = SharedMut::new(&mut self.scratch.inner.values);
-        for_tokens(self.pool, self.plan.tokens.len(), 4 * len, &|token| {
-            // SAFETY: each token's task touches its own rows, and the table was chosen for this
-            // machine.
-            unsafe {
-                let gate = gate.slice(token * len, len);
-                add(gate, bias);
-                (kernels.sigmoid_gate)(mixed.slice(token * len, len), gate);
-            }
-        });
+        for_parts(
+            self.pool,
+            (self.plan.tokens.len(), len),
+            4,
+            &|token, part| {
+                let at = token * len + part.start;
+                // SAFETY: each task touches its own part of a token's rows, and the table was chosen
+                // for this machine.
+                unsafe {
+                    let gate = gate.slice(at, part.len());
+                    let mixed = mixed.slice(at, part.len());
+                    add(gate, bias.map(|bias| &bias[part]));
+                    (kernels.sigmoid_gate)(mixed, gate);
+                }
+            },
+        );
     }
 }
 

@@ -1,12 +1,14 @@
 //! Experts: each position runs a few of many feed-forwards, grouped so that an expert's matrices
 //! are read once for all of its positions.
 
+use std::ops::Range;
+
 use loquat_cpu_kernels::{Kernels, KvElement};
 use loquat_spec::{ExpertGroups, GroupScore, Scores};
 
-use super::{Forward, add, add_scaled, scale};
+use super::{Forward, add, add_scaled, for_rows, scale};
 use crate::buffers::fit;
-use crate::linear::{Activations, Linear, Product, Products, for_tokens, multiply};
+use crate::linear::{Activations, Linear, Product, Products, for_parts, for_tokens, multiply};
 use crate::model::{Branch, ExpertsWeights, SharedWeights};
 use crate::shared::SharedMut;
 
@@ -15,6 +17,10 @@ use crate::shared::SharedMut;
 pub struct Scratch {
     router_input: Activations,
     logits: Vec<f32>,
+    /// Each token's experts and their weights, ascending: the same number for each token.
+    chosen: Vec<(usize, f32)>,
+    /// For each expert, the number of its routes, then the index of its next route.
+    next: Vec<usize>,
     /// Token, expert and weight, sorted by expert, then token.
     routes: Vec<Route>,
     /// Indices of routes by token, then expert: the same number for each token.
@@ -29,11 +35,48 @@ pub struct Scratch {
     shared_gate: Vec<f32>,
 }
 
-#[derive(Clone, Copy)]
+/// The cost of choosing experts, for each expert.
+const CHOICE: usize = 32;
+
+#[derive(Clone, Copy, Default)]
 struct Route {
     expert: usize,
     token: usize,
     weight: f32,
+}
+
+impl Scratch {
+    /// Fills the routes from each token's choices, in time that grows with their number.
+    fn sort_routes(&mut self, experts: usize, top_k: usize) {
+        let Self {
+            chosen,
+            next,
+            routes,
+            by_token,
+            ..
+        } = self;
+        next.clear();
+        fit(next, experts);
+        for (expert, _) in chosen.iter() {
+            next[*expert] += 1;
+        }
+        let mut first = 0;
+        for next in next.iter_mut() {
+            first += std::mem::replace(next, first);
+        }
+        fit(routes, chosen.len());
+        fit(by_token, chosen.len());
+        for (index, (expert, weight)) in chosen.iter().enumerate() {
+            let at = next[*expert];
+            next[*expert] += 1;
+            routes[at] = Route {
+                expert: *expert,
+                token: index / top_k,
+                weight: *weight,
+            };
+            by_token[index] = at;
+        }
+    }
 }
 
 impl<T: KvElement> Forward<'_, T> {
@@ -68,27 +111,22 @@ impl<T: KvElement> Forward<'_, T> {
             self.pool,
             [Product::new(&weights.router, input, out)],
         );
-        let routes = &mut scratch.experts.routes;
-        routes.clear();
-        routes.reserve_exact(tokens * weights.spec.top_k);
-        let logits = scratch.experts.logits.chunks_exact_mut(count);
-        for (token, logits) in logits.enumerate() {
-            add(logits, weights.router_bias.as_deref());
-            choose(weights, logits, |expert, weight| {
-                routes.push(Route {
-                    expert,
-                    token,
-                    weight,
-                });
-            });
-        }
-        // Ascending experts also fix the order in which a token's outputs are added.
-        routes.sort_unstable_by_key(|route| (route.expert, route.token));
-        let by_token = &mut scratch.experts.by_token;
-        by_token.clear();
-        by_token.reserve_exact(routes.len());
-        by_token.extend(0..routes.len());
-        by_token.sort_by_key(|index| routes[*index].token);
+        let Scratch { logits, chosen, .. } = &mut scratch.experts;
+        let top_k = weights.spec.top_k;
+        fit(chosen, tokens * top_k);
+        let chosen = SharedMut::new(chosen);
+        for_rows(
+            self.pool,
+            CHOICE * count,
+            (logits, count),
+            &|token, logits| {
+                add(logits, weights.router_bias.as_deref());
+                // SAFETY: each token's task writes its own choices.
+                let chosen = unsafe { chosen.slice(token * top_k, top_k) };
+                choose(weights, logits, chosen);
+            },
+        );
+        scratch.experts.sort_routes(count, top_k);
     }
 
     fn prepare_router_input(&mut self, weights: &ExpertsWeights) {
@@ -99,11 +137,13 @@ impl<T: KvElement> Forward<'_, T> {
         let scratch = &mut *self.scratch;
         let reads = &mut scratch.experts.router_input;
         reads.resize(tokens, hidden);
-        reads.values.copy_from_slice(&scratch.x);
-        for row in reads.values.chunks_exact_mut(hidden) {
-            norm.apply(self.kernels, row);
+        let (kernels, x) = (self.kernels, &scratch.x);
+        let buffer = (reads.values.as_mut_slice(), hidden);
+        for_rows(self.pool, 2 * hidden, buffer, &|token, row| {
+            row.copy_from_slice(&x[token * hidden..(token + 1) * hidden]);
+            norm.apply(kernels, row);
             scale(row, input.scale);
-        }
+        });
         reads.prepare(self.kernels, self.pool, [&weights.router]);
     }
 
@@ -113,12 +153,15 @@ impl<T: KvElement> Forward<'_, T> {
         let scratch = &mut *self.scratch;
         let Scratch { routes, input, .. } = &mut scratch.experts;
         input.resize(routes.len(), hidden);
-        for (route, out) in routes.iter().zip(input.values.chunks_exact_mut(hidden)) {
-            out.copy_from_slice(scratch.input.row(route.token));
+        let (routes, tokens) = (&*routes, &scratch.input);
+        let buffer = (input.values.as_mut_slice(), hidden);
+        for_rows(self.pool, hidden, buffer, &|index, out| {
+            let route = &routes[index];
+            out.copy_from_slice(tokens.row(route.token));
             if weights.spec.weigh_input {
                 scale(out, route.weight);
             }
-        }
+        });
         let readers = weights.gates.iter().chain(&weights.ups);
         input.prepare(self.kernels, self.pool, readers);
     }
@@ -145,15 +188,16 @@ impl<T: KvElement> Forward<'_, T> {
         multiply(kernels, self.pool, products);
         let gate = SharedMut::new(&mut experts.gate.values);
         let up = SharedMut::new(&mut experts.up);
-        for_tokens(self.pool, routes.len(), 4 * size, &|route| {
-            // SAFETY: each route's task touches its own rows.
+        for_parts(self.pool, (routes.len(), size), 4, &|route, part| {
+            let up_part = if up_len == 0 { 0..0 } else { part.clone() };
+            // SAFETY: each task touches its own part of a route's rows.
             let (gate, up) = unsafe {
                 (
-                    gate.slice(route * size, size),
-                    up.slice(route * up_len, up_len),
+                    gate.slice(route * size + part.start, part.len()),
+                    up.slice(route * up_len + up_part.start, up_part.len()),
                 )
             };
-            weights.activate(kernels, routes[route].expert, gate, up);
+            weights.activate(kernels, routes[route].expert, part, (gate, up));
         });
         experts.gate.prepare(kernels, self.pool, &weights.downs);
         fit(&mut experts.down, routes.len() * hidden);
@@ -179,10 +223,14 @@ impl<T: KvElement> Forward<'_, T> {
         }
         multiply(kernels, self.pool, products);
         if shared.router.is_some() {
-            let outputs = scratch.experts.shared.chunks_exact_mut(hidden);
-            for (output, gate) in outputs.zip(&scratch.experts.shared_gate) {
-                scale(output, sigmoid(*gate));
-            }
+            let Scratch {
+                shared,
+                shared_gate,
+                ..
+            } = &mut scratch.experts;
+            for_rows(self.pool, hidden, (shared, hidden), &|token, output| {
+                scale(output, sigmoid(shared_gate[token]));
+            });
         }
     }
 
@@ -243,11 +291,18 @@ fn per_expert<'a>(
 }
 
 impl ExpertsWeights {
-    /// Applies the activation of one route to its gate and up, or to the only input if there is no
-    /// gate.
-    fn activate(&self, kernels: &Kernels, expert: usize, gate: &mut [f32], up: &mut [f32]) {
+    /// Applies the activation of one route to a part of its gate and up, or of the only input if
+    /// there is no gate.
+    fn activate(
+        &self,
+        kernels: &Kernels,
+        expert: usize,
+        part: Range<usize>,
+        (gate, up): (&mut [f32], &mut [f32]),
+    ) {
         let spec = &self.spec.expert;
-        let of_expert = expert * spec.size..(expert + 1) * spec.size;
+        let first = expert * spec.size;
+        let of_expert = first + part.start..first + part.end;
         let bias = |bias: &'_ Option<Vec<f32>>, values: &mut [f32]| {
             add(values, bias.as_ref().map(|all| &all[of_expert.clone()]));
         };
@@ -263,8 +318,9 @@ impl ExpertsWeights {
     }
 }
 
-/// Chooses a token's experts from the router's logits, and calls `add_route` with each weight.
-fn choose(weights: &ExpertsWeights, logits: &mut [f32], mut add_route: impl FnMut(usize, f32)) {
+/// Chooses a token's experts from the router's logits, with their weights. Ascending experts also
+/// fix the order in which their outputs are added.
+fn choose(weights: &ExpertsWeights, logits: &mut [f32], out: &mut [(usize, f32)]) {
     let router = &weights.spec.router;
     match router.scores {
         Scores::Softmax => softmax(logits),
@@ -281,13 +337,14 @@ fn choose(weights: &ExpertsWeights, logits: &mut [f32], mut add_route: impl FnMu
         Some(eps) => chosen.iter().map(|expert| scores[*expert]).sum::<f32>() + eps,
         None => 1.0,
     };
-    for expert in chosen {
+    for (out, expert) in out.iter_mut().zip(chosen) {
         let own = weights
             .expert_scale
             .as_ref()
             .map_or(1.0, |scale| scale[expert]);
-        add_route(expert, scores[expert] / total * router.scale * own);
+        *out = (expert, scores[expert] / total * router.scale * own);
     }
+    out.sort_unstable_by_key(|(expert, _)| *expert);
 }
 
 /// Excludes experts outside the best groups.
@@ -312,6 +369,7 @@ fn keep_groups(ranking: &mut [f32], groups: ExpertGroups) {
 /// as smallest, so that a broken row still has experts.
 fn best(values: &[f32], count: usize) -> Vec<usize> {
     let mut indices: Vec<usize> = (0..values.len()).collect();
+    let count = count.min(indices.len());
     let key = |index: &usize| {
         let value = values[*index];
         if value.is_nan() {
@@ -320,8 +378,12 @@ fn best(values: &[f32], count: usize) -> Vec<usize> {
             value
         }
     };
-    indices.sort_by(|a, b| key(b).total_cmp(&key(a)));
+    let order = |a: &usize, b: &usize| key(b).total_cmp(&key(a)).then(a.cmp(b));
+    if (1..indices.len()).contains(&count) {
+        indices.select_nth_unstable_by(count - 1, order);
+    }
     indices.truncate(count);
+    indices.sort_unstable_by(order);
     indices
 }
 

@@ -1,11 +1,13 @@
 //! Feed-forwards without experts.
 
+use std::ops::Range;
+
 use loquat_cpu_kernels::{Kernels, KvElement};
 use loquat_spec::Activation;
 
-use super::{Forward, add, scale};
+use super::{Forward, add, for_rows, scale};
 use crate::buffers::fit;
-use crate::linear::{Linear, Product, for_tokens, multiply};
+use crate::linear::{Linear, Product, for_parts, multiply};
 use crate::model::{Branch, DenseWeights};
 use crate::shared::SharedMut;
 
@@ -48,15 +50,16 @@ impl<T: KvElement> Forward<'_, T> {
         let up_len = if up.is_empty() { 0 } else { size };
         let inner = SharedMut::new(inner);
         let up = SharedMut::new(up);
-        for_tokens(self.pool, tokens, size, &|token| {
-            // SAFETY: each token's task touches its own rows.
+        for_parts(self.pool, (tokens, size), 4, &|token, part| {
+            let up_part = if up_len == 0 { 0..0 } else { part.clone() };
+            // SAFETY: each task touches its own part of a token's rows.
             let (inner, up) = unsafe {
                 (
-                    inner.slice(token * size, size),
-                    up.slice(token * up_len, up_len),
+                    inner.slice(token * size + part.start, part.len()),
+                    up.slice(token * up_len + up_part.start, up_part.len()),
                 )
             };
-            weights.activate(kernels, inner, up);
+            weights.activate(kernels, part, inner, up);
         });
     }
 
@@ -80,11 +83,12 @@ impl<T: KvElement> Forward<'_, T> {
             self.pool,
             [Product::new(gate, &scratch.input, inner)],
         );
-        for (token, inner) in scratch.inner.values.chunks_exact_mut(dim).enumerate() {
+        let (inner, per_layer) = (&mut scratch.inner.values, &scratch.per_layer);
+        for_rows(self.pool, 4 * dim, (inner, dim), &|token, inner| {
             let from = token * all + layer * dim;
             // SAFETY: the table was chosen for this machine.
-            unsafe { (kernels.activate)(activation, inner, &scratch.per_layer[from..from + dim]) };
-        }
+            unsafe { (kernels.activate)(activation, inner, &per_layer[from..from + dim]) };
+        });
     }
 }
 
@@ -93,16 +97,19 @@ impl DenseWeights {
         self.gate.iter().chain([&self.up])
     }
 
-    /// Applies the activation of one token to its gate and up, or to the only input if there is no
-    /// gate.
-    pub(super) fn activate(&self, kernels: &Kernels, gate: &mut [f32], up: &mut [f32]) {
+    /// Applies the activation of one token to a part of its gate and up, or of the only input if
+    /// there is no gate.
+    fn activate(&self, kernels: &Kernels, part: Range<usize>, gate: &mut [f32], up: &mut [f32]) {
+        let bias = |values: &mut [f32], bias: &Option<Vec<f32>>| {
+            add(values, bias.as_ref().map(|bias| &bias[part.clone()]));
+        };
         match &self.gate {
             Some(_) => {
-                add(gate, self.gate_bias.as_deref());
-                add(up, self.up_bias.as_deref());
+                bias(gate, &self.gate_bias);
+                bias(up, &self.up_bias);
                 scale(gate, self.gate_scale);
             }
-            None => add(gate, self.up_bias.as_deref()),
+            None => bias(gate, &self.up_bias),
         }
         // SAFETY: the table was chosen for this machine.
         unsafe { (kernels.activate)(self.activation, gate, up) };

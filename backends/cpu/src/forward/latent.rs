@@ -3,7 +3,7 @@
 use loquat_cpu_kernels::{AttendArgs, AttendQuery, KvElement, PAGE};
 
 use super::attention::AllAngles;
-use super::{Forward, add};
+use super::{Forward, add, for_rows};
 use crate::buffers::fit;
 use crate::linear::{Activations, Linear, Product, Products, for_tokens, multiply};
 use crate::model::{Branch, LatentWeights, QueryDown};
@@ -113,14 +113,13 @@ impl<T: KvElement> Forward<'_, T> {
         // Heads' queries without their rope parts, `[head][token]`, so that a head's are rows of
         // their own.
         scratch.inner.resize(spec.heads * tokens, nope);
-        for token in 0..tokens {
-            for head in 0..spec.heads {
-                let from = (token * spec.heads + head) * query_dim;
-                let to = (head * tokens + token) * nope;
-                scratch.inner.values[to..to + nope]
-                    .copy_from_slice(&scratch.query[from..from + nope]);
-            }
-        }
+        let query = &scratch.query;
+        let buffer = (scratch.inner.values.as_mut_slice(), nope);
+        for_rows(self.pool, nope, buffer, &|row, out| {
+            let (head, token) = (row / tokens, row % tokens);
+            let from = (token * spec.heads + head) * query_dim;
+            out.copy_from_slice(&query[from..from + nope]);
+        });
         let readers = &weights.key_absorb;
         scratch.inner.prepare(kernels, self.pool, readers);
         fit(&mut scratch.gate, spec.heads * tokens * spec.latent_dim);
@@ -134,17 +133,19 @@ impl<T: KvElement> Forward<'_, T> {
         let angles = AllAngles::new(self.model, &scratch.angles, weights.rope);
         let cached = spec.cached_len();
         fit(&mut scratch.key, spec.heads * tokens * cached);
-        for (row, out) in scratch.key.chunks_exact_mut(cached).enumerate() {
+        let (query, all_absorbed) = (&scratch.query, &scratch.gate);
+        let buffer = (scratch.key.as_mut_slice(), cached);
+        for_rows(self.pool, 2 * cached, buffer, &|row, out| {
             let (head, token) = (row / tokens, row % tokens);
             let (latent, rope) = out.split_at_mut(spec.latent_dim);
             let absorbed = row * spec.latent_dim..(row + 1) * spec.latent_dim;
-            latent.copy_from_slice(&scratch.gate[absorbed]);
+            latent.copy_from_slice(&all_absorbed[absorbed]);
             let from = (token * spec.heads + head) * query_dim + nope;
-            rope.copy_from_slice(&scratch.query[from..from + spec.rope_dim]);
+            rope.copy_from_slice(&query[from..from + spec.rope_dim]);
             if let Some(angles) = &angles {
                 angles.rotate(kernels, token, rope);
             }
-        }
+        });
     }
 
     /// Mixed latents, `[head][token]`, into `scratch.inner`.
@@ -196,11 +197,13 @@ impl<T: KvElement> Forward<'_, T> {
         let products = per_head(&weights.value_up, &scratch.inner, tokens, &mut scratch.gate);
         multiply(kernels, self.pool, products);
         scratch.inner.resize(tokens, spec.mixed_len());
-        for (row, value) in scratch.gate.chunks_exact(value_dim).enumerate() {
-            let (head, token) = (row / tokens, row % tokens);
-            let to = (token * spec.heads + head) * value_dim;
-            scratch.inner.values[to..to + value_dim].copy_from_slice(value);
-        }
+        let values = &scratch.gate;
+        let buffer = (scratch.inner.values.as_mut_slice(), value_dim);
+        for_rows(self.pool, value_dim, buffer, &|row, out| {
+            let (token, head) = (row / spec.heads, row % spec.heads);
+            let from = (head * tokens + token) * value_dim;
+            out.copy_from_slice(&values[from..from + value_dim]);
+        });
     }
 }
 

@@ -2,8 +2,10 @@
 
 mod attend;
 mod attention;
+mod convolution;
 mod experts;
 mod feed_forward;
+mod largest;
 mod latent;
 mod recurrent;
 
@@ -15,7 +17,7 @@ use loquat_cpu_kernels::{Kernels, KvElement, PagePtr};
 use loquat_spec::NormKind;
 
 use crate::buffers::fit;
-use crate::linear::{Activations, Linear, Product, for_tokens, multiply};
+use crate::linear::{Activations, Linear, Product, for_parts, for_tokens, multiply};
 use crate::model::{Block, Branch, Inner, LowRank, Model, Norm, Output};
 use crate::page::PageLayout;
 use crate::pool::Pool;
@@ -124,8 +126,10 @@ impl<T: KvElement> Forward<'_, T> {
             for block in &layer.blocks {
                 self.block(index, block);
             }
-            if let Some(scale) = layer.scale {
-                self.scratch.x.iter_mut().for_each(|x| *x *= scale);
+            if let Some(factor) = layer.scale {
+                let hidden = model.hidden_size;
+                let x = &mut self.scratch.x;
+                for_rows(self.pool, hidden, (x, hidden), &|_, x| scale(x, factor));
             }
         }
     }
@@ -133,29 +137,37 @@ impl<T: KvElement> Forward<'_, T> {
     /// Logits of these tokens, `[token][vocab]`.
     pub fn logits(&mut self, tokens: &[usize], out: &mut [f32]) {
         let model = self.model;
+        let kernels = self.kernels;
         let Scratch { x, input, .. } = &mut *self.scratch;
         input.resize(tokens.len(), model.hidden_size);
-        model.read_out(self.kernels, x, tokens, &mut input.values);
+        model.read_out((kernels, self.pool), x, tokens, &mut input.values);
         input.prepare(self.kernels, self.pool, [&model.head]);
         multiply(
             self.kernels,
             self.pool,
             [Product::new(&model.head, input, out)],
         );
-        for logits in out.chunks_exact_mut(model.vocab_size) {
-            add(logits, model.head_bias.as_deref());
+        if model.head_bias.is_none() && model.head_scale == 1.0 && model.softcap.is_none() {
+            return;
+        }
+        let vocab = model.vocab_size;
+        let out = SharedMut::new(out);
+        for_parts(self.pool, (tokens.len(), vocab), 4, &|token, part| {
+            // SAFETY: each task writes its own part of a token's logits.
+            let logits = unsafe { out.slice(token * vocab + part.start, part.len()) };
+            add(logits, model.head_bias.as_ref().map(|bias| &bias[part]));
             scale(logits, model.head_scale);
             if let Some(cap) = model.softcap {
                 // SAFETY: the table was chosen for this machine.
-                unsafe { (self.kernels.softcap)(logits, cap) };
+                unsafe { (kernels.softcap)(logits, cap) };
             }
-        }
+        });
     }
 
     /// The head's input for these tokens, `[token][hidden]`.
     pub fn hidden(&mut self, tokens: &[usize], out: &mut [f32]) {
         self.model
-            .read_out(self.kernels, &self.scratch.x, tokens, out);
+            .read_out((self.kernels, self.pool), &self.scratch.x, tokens, out);
     }
 
     fn tokens(&self) -> usize {
@@ -199,8 +211,12 @@ impl<T: KvElement> Forward<'_, T> {
         let all = spec.dim * model.layers.len();
         let tokens = plan.tokens.len();
         let scratch = &mut *self.scratch;
-        scratch.input.resize(tokens, model.hidden_size);
-        scratch.input.values.copy_from_slice(&scratch.x);
+        let hidden = model.hidden_size;
+        scratch.input.resize(tokens, hidden);
+        let (x, values) = (&scratch.x, &mut scratch.input.values);
+        for_rows(self.pool, hidden, (values, hidden), &|token, out| {
+            out.copy_from_slice(&x[token * hidden..(token + 1) * hidden]);
+        });
         let projection = &weights.projection;
         scratch.input.prepare(kernels, self.pool, [projection]);
         fit(&mut scratch.per_layer, tokens * all);
@@ -230,24 +246,31 @@ impl<T: KvElement> Forward<'_, T> {
     }
 
     fn compute_angles(&mut self) {
+        /// The cost of a sine and a cosine.
+        const ANGLE: usize = 16;
+        let plan = self.plan;
         self.scratch
             .angles
             .resize_with(self.model.ropes.len(), Default::default);
         for (table, (cos, sin)) in self.model.ropes.iter().zip(&mut self.scratch.angles) {
             let factor = table.rope.attention_factor();
-            let len = self.plan.tokens.len() * table.frequencies.len();
-            for angles in [&mut *cos, sin] {
-                angles.clear();
-                angles.reserve_exact(len);
-            }
-            for token in &self.plan.tokens {
-                let position = token.position as f32;
-                for frequency in &table.frequencies {
+            let pairs = table.frequencies.len();
+            let len = plan.tokens.len() * pairs;
+            fit(cos, len);
+            fit(sin, len);
+            let (cos, sin) = (SharedMut::new(cos), SharedMut::new(sin));
+            for_tokens(self.pool, plan.tokens.len(), ANGLE * pairs, &|token| {
+                let position = plan.tokens[token].position as f32;
+                // SAFETY: each token's task writes its own rows.
+                let rows = unsafe {
+                    let cos = cos.slice(token * pairs, pairs).iter_mut();
+                    cos.zip(sin.slice(token * pairs, pairs))
+                };
+                for ((cos, sin), frequency) in rows.zip(&table.frequencies) {
                     let (s, c) = (position * frequency).sin_cos();
-                    cos.push(c * factor);
-                    sin.push(s * factor);
+                    (*cos, *sin) = (c * factor, s * factor);
                 }
-            }
+            });
         }
     }
 
@@ -387,13 +410,36 @@ impl<T: KvElement> Forward<'_, T> {
 
 impl Model {
     /// These tokens of the residual stream `x` after the final norm.
-    fn read_out(&self, kernels: &Kernels, x: &[f32], tokens: &[usize], out: &mut [f32]) {
+    fn read_out(
+        &self,
+        (kernels, pool): (&Kernels, &mut Pool),
+        x: &[f32],
+        tokens: &[usize],
+        out: &mut [f32],
+    ) {
         let hidden = self.hidden_size;
-        for (token, out) in tokens.iter().zip(out.chunks_exact_mut(hidden)) {
+        for_rows(pool, 2 * hidden, (out, hidden), &|row, out| {
+            let token = tokens[row];
             out.copy_from_slice(&x[token * hidden..(token + 1) * hidden]);
             self.final_norm.apply(kernels, out);
-        }
+        });
     }
+}
+
+/// Calls `body` with the index of each row of a buffer and the row, in parallel if the work is
+/// worth it; `cost` is for each row.
+fn for_rows(
+    pool: &mut Pool,
+    cost: usize,
+    (buffer, width): (&mut [f32], usize),
+    body: &(dyn Fn(usize, &mut [f32]) + Sync),
+) {
+    let rows = buffer.len() / width.max(1);
+    let buffer = SharedMut::new(buffer);
+    for_tokens(pool, rows, cost, &|row| {
+        // SAFETY: each row's task touches its own values.
+        body(row, unsafe { buffer.slice(row * width, width) });
+    });
 }
 
 /// Calls `merge` with each token's row of the two buffers, in parallel.

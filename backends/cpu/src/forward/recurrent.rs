@@ -1,15 +1,16 @@
 //! Mixers with a recurrent state.
 //!
 //! The tokens of a row are processed one after another, so that chunks of any length give the same
-//! bits; rows and heads run in parallel.
+//! bits; rows, heads and the channels of convolutions run in parallel.
 
-use loquat_cpu_kernels::{ConvWeights, DeltaStep, Kernels, KvElement, MambaStep};
-use loquat_spec::{Activation, DeltaOutputGate, MambaNorm};
+use loquat_cpu_kernels::{DeltaStep, KvElement, MambaStep};
+use loquat_spec::{DeltaOutputGate, MambaNorm};
 
-use super::{Forward, Plan, PlannedRow, PlannedState, add, scale};
+use super::convolution::Convolution;
+use super::{Forward, Plan, PlannedRow, PlannedState, add, for_rows, scale};
 use crate::buffers::fit;
 use crate::linear::{Linear, Product, Products, for_tokens, multiply};
-use crate::model::{Branch, Conv, DeltaWeights, MambaWeights, ShortConvWeights};
+use crate::model::{Branch, DeltaWeights, MambaWeights, ShortConvWeights};
 use crate::pool::Pool;
 use crate::shared::SharedMut;
 
@@ -25,13 +26,14 @@ impl<T: KvElement> Forward<'_, T> {
         self.project(&weights.input, weights.input_bias.as_deref());
         let scratch = &mut *self.scratch;
         scratch.inner.resize(tokens, channels);
-        let rows = scratch.query.chunks_exact(3 * channels);
-        for (row, out) in rows.zip(scratch.inner.values.chunks_exact_mut(channels)) {
+        let (query, inner) = (&scratch.query, &mut scratch.inner.values);
+        for_rows(self.pool, 2 * channels, (inner, channels), &|token, out| {
+            let row = &query[3 * token * channels..3 * (token + 1) * channels];
             let (b, x) = (&row[..channels], &row[2 * channels..]);
             for ((out, b), x) in out.iter_mut().zip(b).zip(x) {
                 *out = b * x;
             }
-        }
+        });
         let state = self.states.layer(layer).conv;
         let convolution = Convolution {
             conv: &weights.conv,
@@ -40,14 +42,14 @@ impl<T: KvElement> Forward<'_, T> {
             state: state.start,
             silu: false,
         };
-        let values = &mut scratch.inner.values;
-        convolution.run(self.kernels, self.pool, self.plan, values);
-        let rows = scratch.query.chunks_exact(3 * channels);
-        for (row, out) in rows.zip(scratch.inner.values.chunks_exact_mut(channels)) {
-            for (out, c) in out.iter_mut().zip(&row[channels..2 * channels]) {
+        let inner = &mut scratch.inner.values;
+        convolution.run(self.kernels, self.pool, self.plan, inner);
+        for_rows(self.pool, channels, (inner, channels), &|token, out| {
+            let c = &query[(3 * token + 1) * channels..(3 * token + 2) * channels];
+            for (out, c) in out.iter_mut().zip(c) {
                 *out *= c;
             }
-        }
+        });
     }
 
     /// The gated, normed heads' outputs into `scratch.inner`.
@@ -208,13 +210,15 @@ impl<T: KvElement> Forward<'_, T> {
         let shared = spec.groups * spec.state;
         let parts = [inner, inner, shared, shared, spec.heads];
         let projected = &mut self.scratch.query;
-        for row in projected.chunks_exact_mut(width) {
-            let mut rest = row;
-            for (len, factor) in parts.into_iter().zip(spec.scales) {
-                let (part, after) = rest.split_at_mut(len);
-                scale(part, factor);
-                rest = after;
-            }
+        if spec.scales.iter().any(|factor| *factor != 1.0) {
+            for_rows(self.pool, width, (projected, width), &|_, row| {
+                let mut rest = row;
+                for (len, factor) in parts.into_iter().zip(spec.scales) {
+                    let (part, after) = rest.split_at_mut(len);
+                    scale(part, factor);
+                    rest = after;
+                }
+            });
         }
         let convolution = Convolution {
             conv: &weights.conv,
@@ -305,76 +309,15 @@ impl<T: KvElement> Forward<'_, T> {
             self.pool,
             [Product::new(linear, &scratch.input, out)],
         );
-        for row in scratch.query.chunks_exact_mut(linear.rows()) {
-            add(row, bias);
+        if bias.is_some() {
+            let rows = (scratch.query.as_mut_slice(), linear.rows());
+            for_rows(self.pool, linear.rows(), rows, &|_, row| add(row, bias));
         }
-    }
-}
-
-/// A convolution, with the positions of its channels in each token's row and of its inputs in the
-/// state.
-struct Convolution<'a> {
-    conv: &'a Conv,
-    stride: usize,
-    offset: usize,
-    state: usize,
-    silu: bool,
-}
-
-impl Convolution<'_> {
-    /// Runs it over every row's tokens in place.
-    fn run<T: KvElement>(
-        &self,
-        kernels: &Kernels,
-        pool: &mut Pool,
-        plan: &Plan<T>,
-        values: &mut [f32],
-    ) {
-        let Self {
-            conv,
-            stride,
-            offset,
-            state: start,
-            silu,
-        } = *self;
-        let weights = ConvWeights {
-            weights: &conv.weights,
-            bias: conv.bias.as_deref().unwrap_or_default(),
-        };
-        if conv.past_len() == 0 {
-            // It reads no other token, and its layer may have no state.
-            for row in values.chunks_exact_mut(stride) {
-                let x = &mut row[offset..offset + conv.channels];
-                // SAFETY: the table was chosen for this machine.
-                unsafe {
-                    (kernels.conv_step)(x, &weights, &mut []);
-                    if silu {
-                        (kernels.activate)(Activation::Silu, x, &[]);
-                    }
-                }
-            }
-            return;
-        }
-        let values = SharedMut::new(values);
-        each_head(pool, plan, 1, &|row, state, _| {
-            state.carry(start, conv.past_len(), row.tokens, |past, token| {
-                let at = (row.first + token) * stride + offset;
-                // SAFETY: each row's task touches its own tokens, and the table was chosen for this
-                // machine.
-                unsafe {
-                    let x = values.slice(at, conv.channels);
-                    (kernels.conv_step)(x, &weights, past);
-                    if silu {
-                        (kernels.activate)(Activation::Silu, x, &[]);
-                    }
-                }
-            });
-        });
     }
 }
 
 /// Runs `body` for each row and head, in parallel.
-fn each_head<T: KvElement>(
+pub(super) fn each_head<T: KvElement>(
     pool: &mut Pool,
     plan: &Plan<T>,
     heads: usize,
