@@ -1,6 +1,6 @@
 //! Predicts the size of a step's buffers from the spec.
 
-use std::ops::Range;
+use std::ops::{Deref, DerefMut, Range};
 
 use loquat_cpu_kernels::{MAX_QUERIES, piece_len, pieces};
 use loquat_spec::{
@@ -72,10 +72,47 @@ fn piece_result_bytes(mixer: &Mixer, extent: Extent) -> u64 {
     count.saturating_mul(answer as u64)
 }
 
-/// Resizes a step's buffer to exactly `len`: the doubling of `Vec` would exceed the prediction.
-pub fn fit<T: Clone + Default>(buffer: &mut Vec<T>, len: usize) {
-    buffer.reserve_exact(len.saturating_sub(buffer.len()));
-    buffer.resize(len, T::default());
+/// A buffer that branches of different widths use one after another. It keeps its largest size, and
+/// growing again within that writes nothing: one thread would fill megabytes for every branch.
+pub struct Buffer<T> {
+    values: Vec<T>,
+    /// Of `values`, those in use.
+    len: usize,
+}
+
+impl<T> Default for Buffer<T> {
+    fn default() -> Self {
+        Self {
+            values: Vec::new(),
+            len: 0,
+        }
+    }
+}
+
+impl<T> Deref for Buffer<T> {
+    type Target = [T];
+
+    fn deref(&self) -> &[T] {
+        &self.values[..self.len]
+    }
+}
+
+impl<T> DerefMut for Buffer<T> {
+    fn deref_mut(&mut self) -> &mut [T] {
+        &mut self.values[..self.len]
+    }
+}
+
+/// Resizes a step's buffer to `len` values of any content. It allocates exactly the largest size:
+/// the doubling of `Vec` would exceed the prediction.
+pub fn fit<T: Clone + Default>(buffer: &mut Buffer<T>, len: usize) {
+    if len > buffer.values.len() {
+        // Freed first, so that there are never two. Zeros come from the system, in memory that the
+        // first thread to write it touches first.
+        buffer.values = Vec::new();
+        buffer.values = vec![T::default(); len];
+    }
+    buffer.len = len;
 }
 
 /// Values per token in the buffers that branches share, each as wide as its widest user.

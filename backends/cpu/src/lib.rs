@@ -153,8 +153,8 @@ impl CpuBackend {
             fingerprint: fingerprint(source, T::NAME),
             plan: Default::default(),
             scratch: Default::default(),
-            logits: Vec::new(),
-            largest: Vec::new(),
+            logits: Default::default(),
+            largest: Default::default(),
             rows: Default::default(),
         }))
     }

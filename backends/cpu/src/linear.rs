@@ -7,7 +7,7 @@ use loquat_session::{OpenError, Precision};
 use loquat_weights::Matrix;
 use smallvec::SmallVec;
 
-use crate::buffers::fit;
+use crate::buffers::{Buffer, fit};
 use crate::pack::{Packed, Packer};
 use crate::plain::{Plain, PlainJob};
 use crate::pool::Pool;
@@ -24,16 +24,16 @@ pub enum Linear {
 /// The activations of one step, and their rounded forms for the matrices that read them.
 #[derive(Default)]
 pub struct Activations {
-    pub values: Vec<f32>,
+    pub values: Buffer<f32>,
     tokens: usize,
     cols: usize,
-    codes: Vec<i8>,
-    scales: Vec<f32>,
-    sums: Vec<i32>,
-    pair_sums: Vec<[i16; 2]>,
-    scaled_sums: Vec<f32>,
-    bf16: Vec<u32>,
-    bf16_factors: Vec<f32>,
+    codes: Buffer<i8>,
+    scales: Buffer<f32>,
+    sums: Buffer<i32>,
+    pair_sums: Buffer<[i16; 2]>,
+    scaled_sums: Buffer<f32>,
+    bf16: Buffer<u32>,
+    bf16_factors: Buffer<f32>,
 }
 
 /// A matrix times some rows of the activations; the results go to `[token][row]`.
@@ -42,8 +42,10 @@ pub struct Product<'a> {
     input: &'a Activations,
     tokens: Range<usize>,
     out: SharedMut<'a, f32>,
-    /// Index of its first tile among all products of a loop.
-    first_tile: usize,
+    /// Index of its first task among all products of a loop.
+    first_task: usize,
+    /// Tokens that a task computes at a time.
+    tokens_per_task: usize,
 }
 
 /// Products of one loop. Those of a decode step are few enough to need no allocation.
@@ -68,7 +70,8 @@ impl<'a> Product<'a> {
             input,
             tokens,
             out: SharedMut::new(out),
-            first_tile: 0,
+            first_task: 0,
+            tokens_per_task: 0,
         }
     }
 }
@@ -110,10 +113,26 @@ impl Linear {
 }
 
 impl Product<'_> {
-    fn run_tile(&self, kernels: &Kernels, tile: usize) {
+    /// Parts that the tokens are divided into; 1 if there are none.
+    fn token_parts(&self) -> usize {
+        self.tokens.len().div_ceil(self.tokens_per_task).max(1)
+    }
+
+    /// Computes one tile for one part of the tokens. Parts of a tile are consecutive.
+    fn run_task(&self, kernels: &Kernels, task: usize) {
+        let parts = self.token_parts();
+        let first = task % parts * self.tokens_per_task;
+        let end = (first + self.tokens_per_task).min(self.tokens.len());
+        self.run_tile(kernels, task / parts, first..end);
+    }
+
+    /// Computes one tile for some of the product's tokens.
+    fn run_tile(&self, kernels: &Kernels, tile: usize, of_product: Range<usize>) {
         let Product {
             linear, input, out, ..
         } = self;
+        let tokens = self.tokens.start + of_product.start..self.tokens.start + of_product.end;
+        let before = of_product.start * linear.rows();
         let first = tile * TILE_ROWS;
         let rows = TILE_ROWS.min(linear.rows() - first);
         match linear {
@@ -125,12 +144,12 @@ impl Product<'_> {
                     unsafe { (kernels.tile)(&tile, input, at, stride) };
                 };
                 if rows == TILE_ROWS {
-                    // SAFETY: tile `tile` alone writes columns `first..first + 16`.
-                    let at = unsafe { out.pointer(first) };
-                    write(&input.tile_input(self.tokens.clone()), at, linear.rows());
+                    // SAFETY: this task alone writes columns `first..first + 16` of its tokens.
+                    let at = unsafe { out.pointer(before + first) };
+                    write(&input.tile_input(tokens), at, linear.rows());
                 } else {
                     // The last tile's padding must not overwrite the next token's row.
-                    for (row, token) in self.tokens.clone().enumerate() {
+                    for (row, token) in of_product.zip(tokens) {
                         let mut padded = [0.0; TILE_ROWS];
                         write(
                             &input.tile_input(token..token + 1),
@@ -146,9 +165,10 @@ impl Product<'_> {
             Linear::Plain(plain) => {
                 let job = PlainJob {
                     input,
-                    tokens: self.tokens.clone(),
+                    tokens,
                     rows: first..first + rows,
                     out,
+                    out_start: before,
                 };
                 plain.multiply(kernels, &job);
             }
@@ -268,18 +288,28 @@ impl Activations {
 /// Runs several products in one parallel loop.
 pub fn multiply<'a>(kernels: &Kernels, pool: &mut Pool, mut products: impl AsMut<[Product<'a>]>) {
     let products = products.as_mut();
-    let mut tiles = 0;
+    let tiles: usize = products.iter().map(|product| product.linear.tiles()).sum();
+    // With few tiles for each thread, the last ones would leave most threads without work.
+    let parts = (TASKS_PER_THREAD * pool.threads()).div_ceil(tiles.max(1));
+    let mut tasks = 0;
     for product in &mut *products {
-        product.first_tile = tiles;
-        tiles += product.linear.tiles();
+        let tokens = product.tokens.len();
+        product.tokens_per_task = tokens.div_ceil(parts).max(MIN_TASK_TOKENS);
+        product.first_task = tasks;
+        tasks += product.linear.tiles() * product.token_parts();
     }
     let products = &*products;
-    pool.run(tiles, &|tile| {
-        let after = products.partition_point(|product| product.first_tile <= tile);
+    pool.run(tasks, &|task| {
+        let after = products.partition_point(|product| product.first_task <= task);
         let product = &products[after - 1];
-        product.run_tile(kernels, tile - product.first_tile);
+        product.run_task(kernels, task - product.first_task);
     });
 }
+
+/// Tasks of a product for each thread, if it has enough tokens.
+const TASKS_PER_THREAD: usize = 4;
+/// The fewest tokens for which it is worth to unpack a tile once more.
+const MIN_TASK_TOKENS: usize = 64;
 
 /// The smallest work that is worth a task, in simple operations on a value.
 const MIN_TASK_COST: usize = 8192;

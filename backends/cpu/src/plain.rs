@@ -31,8 +31,10 @@ pub struct PlainJob<'a> {
     pub input: &'a Activations,
     pub tokens: Range<usize>,
     pub rows: Range<usize>,
-    /// `[token][row]`, of which the job alone touches its rows.
+    /// `[token][row]`, of which the job alone touches its rows of its tokens.
     pub out: &'a SharedMut<'a, f32>,
+    /// Index of the first token's first row in `out`.
+    pub out_start: usize,
 }
 
 thread_local! {
@@ -130,10 +132,11 @@ impl PlainJob<'_> {
     /// The output of `count` rows of every token.
     fn output(&self, row: usize, count: usize, stride: usize) -> PlainOut {
         assert!(row >= self.rows.start && row + count <= self.rows.end);
-        assert!(row + count <= stride && self.tokens.len() * stride <= self.out.len());
+        let len = self.tokens.len() * stride;
+        assert!(row + count <= stride && len <= self.out.len() - self.out_start);
         PlainOut {
             // SAFETY: in bounds by the assertions; the job alone touches its rows.
-            start: unsafe { self.out.pointer(row) },
+            start: unsafe { self.out.pointer(self.out_start + row) },
             stride,
         }
     }

@@ -13,13 +13,23 @@ use std::time::{Duration, Instant};
 use crate::pool::next_run;
 
 thread_local! {
-    static RECORDING: RefCell<Option<ScalingEstimate>> = const { RefCell::new(None) };
+    static RECORDING: RefCell<Option<Recording>> = const { RefCell::new(None) };
+}
+
+/// Sums over loops.
+#[derive(Default)]
+struct Recording {
+    threads: usize,
+    loops: usize,
+    one_thread: Duration,
+    on_threads: Duration,
+    /// Spent on recording.
+    overhead: Duration,
 }
 
 /// What some steps would take.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScalingEstimate {
-    threads: usize,
     /// Loops of more than one task.
     pub loops: usize,
     /// On one thread.
@@ -33,22 +43,21 @@ pub struct ScalingEstimate {
 /// Runs `steps` on this thread alone and estimates what they would take on `threads`. They should
 /// be steps of a session with as many threads, which decides how work is divided.
 pub fn estimate_scaling<R>(threads: usize, steps: impl FnOnce() -> R) -> (R, ScalingEstimate) {
-    RECORDING.set(Some(ScalingEstimate {
+    RECORDING.set(Some(Recording {
         threads,
-        ..ScalingEstimate::default()
+        ..Recording::default()
     }));
     let started = Instant::now();
     let result = steps();
-    let total = started.elapsed();
+    let elapsed = started.elapsed();
     let recorded = RECORDING.take().unwrap_or_default();
-    // While recording, these are sums over loops.
-    let (in_loops, on_threads) = (recorded.total, recorded.on_threads);
-    let serial = total.saturating_sub(in_loops);
+    let total = elapsed.saturating_sub(recorded.overhead);
+    let serial = total.saturating_sub(recorded.one_thread);
     let estimate = ScalingEstimate {
+        loops: recorded.loops,
         total,
         serial,
-        on_threads: serial + on_threads,
-        ..recorded
+        on_threads: serial + recorded.on_threads,
     };
     (result, estimate)
 }
@@ -58,9 +67,10 @@ pub fn record_loop(tasks: usize, body: &(dyn Fn(usize) + Sync)) -> bool {
     let Some(mut recording) = RECORDING.take() else {
         return false;
     };
+    let called = Instant::now();
+    let mut times = Vec::with_capacity(tasks);
     let started = Instant::now();
     let mut before = started;
-    let mut times = Vec::with_capacity(tasks);
     for task in 0..tasks {
         body(task);
         let after = Instant::now();
@@ -68,8 +78,9 @@ pub fn record_loop(tasks: usize, body: &(dyn Fn(usize) + Sync)) -> bool {
         before = after;
     }
     recording.loops += 1;
-    recording.total += before - started;
+    recording.one_thread += before - started;
     recording.on_threads += makespan(&times, recording.threads);
+    recording.overhead += (started - called) + before.elapsed();
     RECORDING.set(Some(recording));
     true
 }

@@ -8,7 +8,7 @@ use loquat_session::{
     delegate_sequences,
 };
 
-use crate::buffers::fit;
+use crate::buffers::{Buffer, fit};
 use crate::forward::{Forward, Plan, PlannedRow, PlannedState, PlannedToken, Scratch};
 use crate::kv::KvStorage;
 use crate::model::Model;
@@ -29,9 +29,9 @@ pub struct CpuSession<T: KvElement> {
     /// Empty between steps.
     pub plan: Plan<T>,
     pub scratch: Scratch,
-    pub logits: Vec<f32>,
+    pub logits: Buffer<f32>,
     /// The most likely token of each row of logits.
-    pub largest: Vec<Option<u32>>,
+    pub largest: Buffer<Option<u32>>,
     /// Empty between steps; kept for its allocations.
     pub rows: StepRows,
 }
@@ -127,7 +127,7 @@ impl<T: KvElement> CpuSession<T> {
         Ok(Accepted { first, grant })
     }
 
-    fn forward(&mut self) -> (Forward<'_, T>, &mut Vec<f32>, &mut Vec<Option<u32>>) {
+    fn forward(&mut self) -> (Forward<'_, T>, &mut Buffer<f32>, &mut Buffer<Option<u32>>) {
         let forward = Forward {
             model: &self.model,
             kernels: self.kernels,

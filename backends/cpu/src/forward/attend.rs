@@ -11,7 +11,7 @@ use loquat_cpu_kernels::{
 };
 
 use super::{Forward, Plan, PlannedRow, Scratch};
-use crate::buffers::fit;
+use crate::buffers::{Buffer, fit};
 use crate::model::AttentionWeights;
 use crate::page::LayerLayout;
 use crate::pool::Pool;
@@ -27,7 +27,7 @@ pub const MAX_PIECE_RESULTS: usize = 4096;
 #[derive(Default)]
 pub struct Pieces {
     tasks: Vec<PieceTask>,
-    results: Vec<f32>,
+    results: Buffer<f32>,
 }
 
 /// A piece of a unit, and the index of the unit's first result; results are `[query][piece]`.

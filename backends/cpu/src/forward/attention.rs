@@ -4,7 +4,7 @@ use loquat_cpu_kernels::{Kernels, KvElement, PAGE};
 use loquat_spec::{KvSource, QkNorm, QkSpan, RopePairs};
 
 use super::{Forward, add, scale};
-use crate::buffers::fit;
+use crate::buffers::{Buffer, fit};
 use crate::linear::{Product, Products, for_parts, for_tokens, multiply};
 use crate::model::{AttentionWeights, Branch, Model, Norm};
 use crate::shared::SharedMut;
@@ -166,7 +166,7 @@ pub(super) struct AllAngles<'a> {
 impl<'a> AllAngles<'a> {
     pub fn new(
         model: &Model,
-        angles: &'a [(Vec<f32>, Vec<f32>)],
+        angles: &'a [(Buffer<f32>, Buffer<f32>)],
         rope: Option<usize>,
     ) -> Option<Self> {
         let rope = rope?;

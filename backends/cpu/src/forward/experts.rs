@@ -7,7 +7,7 @@ use loquat_cpu_kernels::{Kernels, KvElement};
 use loquat_spec::{ExpertGroups, GroupScore, Scores};
 
 use super::{Forward, add, add_scaled, for_rows, scale};
-use crate::buffers::fit;
+use crate::buffers::{Buffer, fit};
 use crate::linear::{Activations, Linear, Product, Products, for_parts, for_tokens, multiply};
 use crate::model::{Branch, ExpertsWeights, SharedWeights};
 use crate::shared::SharedMut;
@@ -16,23 +16,23 @@ use crate::shared::SharedMut;
 #[derive(Default)]
 pub struct Scratch {
     router_input: Activations,
-    logits: Vec<f32>,
+    logits: Buffer<f32>,
     /// Each token's experts and their weights, ascending: the same number for each token.
-    chosen: Vec<(usize, f32)>,
+    chosen: Buffer<(usize, f32)>,
     /// For each expert, the number of its routes, then the index of its next route.
     next: Vec<usize>,
     /// Token, expert and weight, sorted by expert, then token.
-    routes: Vec<Route>,
+    routes: Buffer<Route>,
     /// Indices of routes by token, then expert: the same number for each token.
-    by_token: Vec<usize>,
+    by_token: Buffer<usize>,
     /// The routes' inputs, in their order.
     input: Activations,
     gate: Activations,
-    up: Vec<f32>,
-    down: Vec<f32>,
+    up: Buffer<f32>,
+    down: Buffer<f32>,
     /// `[token][hidden]`
-    shared: Vec<f32>,
-    shared_gate: Vec<f32>,
+    shared: Buffer<f32>,
+    shared_gate: Buffer<f32>,
 }
 
 /// The cost of choosing experts, for each expert.
@@ -56,7 +56,7 @@ impl Scratch {
             ..
         } = self;
         next.clear();
-        fit(next, experts);
+        next.resize(experts, 0);
         for (expert, _) in chosen.iter() {
             next[*expert] += 1;
         }
@@ -138,7 +138,7 @@ impl<T: KvElement> Forward<'_, T> {
         let reads = &mut scratch.experts.router_input;
         reads.resize(tokens, hidden);
         let (kernels, x) = (self.kernels, &scratch.x);
-        let buffer = (reads.values.as_mut_slice(), hidden);
+        let buffer = (&mut *reads.values, hidden);
         for_rows(self.pool, 2 * hidden, buffer, &|token, row| {
             row.copy_from_slice(&x[token * hidden..(token + 1) * hidden]);
             norm.apply(kernels, row);
@@ -154,7 +154,7 @@ impl<T: KvElement> Forward<'_, T> {
         let Scratch { routes, input, .. } = &mut scratch.experts;
         input.resize(routes.len(), hidden);
         let (routes, tokens) = (&*routes, &scratch.input);
-        let buffer = (input.values.as_mut_slice(), hidden);
+        let buffer = (&mut *input.values, hidden);
         for_rows(self.pool, hidden, buffer, &|index, out| {
             let route = &routes[index];
             out.copy_from_slice(tokens.row(route.token));

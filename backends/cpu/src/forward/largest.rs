@@ -3,7 +3,7 @@
 use loquat_cpu_kernels::KvElement;
 
 use super::Forward;
-use crate::buffers::fit;
+use crate::buffers::{Buffer, fit};
 use crate::pool::Pool;
 use crate::shared::SharedMut;
 
@@ -12,13 +12,13 @@ const PART: usize = 1 << 14;
 
 impl<T: KvElement> Forward<'_, T> {
     /// Writes the index of each row's largest logit to `out`.
-    pub fn largest(&mut self, logits: &[f32], out: &mut Vec<Option<u32>>) {
+    pub fn largest(&mut self, logits: &[f32], out: &mut Buffer<Option<u32>>) {
         rows_argmax(self.pool, logits, self.model.vocab_size, out);
     }
 }
 
 /// The [`argmax`] of each row of `width` values; `out` has room for parts while it runs.
-fn rows_argmax(pool: &mut Pool, values: &[f32], width: usize, out: &mut Vec<Option<u32>>) {
+fn rows_argmax(pool: &mut Pool, values: &[f32], width: usize, out: &mut Buffer<Option<u32>>) {
     let (rows, parts) = (values.len() / width, width.div_ceil(PART));
     fit(out, rows * parts);
     let found = SharedMut::new(out);
@@ -42,7 +42,7 @@ fn rows_argmax(pool: &mut Pool, values: &[f32], width: usize, out: &mut Vec<Opti
         });
         out[row] = best;
     }
-    out.truncate(rows);
+    fit(out, rows);
 }
 
 /// The index of the largest value, the lowest index of equal values; `None` if all values are NaN.
@@ -128,9 +128,9 @@ mod tests {
         }
         let expected = [Some(5), Some(2 * PART as u32 + 76), Some(PART as u32), None];
         for threads in [1, 2, 5] {
-            let mut out = Vec::new();
+            let mut out = Buffer::default();
             rows_argmax(&mut Pool::new(threads).unwrap(), &values, width, &mut out);
-            assert_eq!(out, expected);
+            assert_eq!(*out, expected);
         }
     }
 }

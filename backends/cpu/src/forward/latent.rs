@@ -114,7 +114,7 @@ impl<T: KvElement> Forward<'_, T> {
         // their own.
         scratch.inner.resize(spec.heads * tokens, nope);
         let query = &scratch.query;
-        let buffer = (scratch.inner.values.as_mut_slice(), nope);
+        let buffer = (&mut *scratch.inner.values, nope);
         for_rows(self.pool, nope, buffer, &|row, out| {
             let (head, token) = (row / tokens, row % tokens);
             let from = (token * spec.heads + head) * query_dim;
@@ -134,7 +134,7 @@ impl<T: KvElement> Forward<'_, T> {
         let cached = spec.cached_len();
         fit(&mut scratch.key, spec.heads * tokens * cached);
         let (query, all_absorbed) = (&scratch.query, &scratch.gate);
-        let buffer = (scratch.key.as_mut_slice(), cached);
+        let buffer = (&mut *scratch.key, cached);
         for_rows(self.pool, 2 * cached, buffer, &|row, out| {
             let (head, token) = (row / tokens, row % tokens);
             let (latent, rope) = out.split_at_mut(spec.latent_dim);
@@ -198,7 +198,7 @@ impl<T: KvElement> Forward<'_, T> {
         multiply(kernels, self.pool, products);
         scratch.inner.resize(tokens, spec.mixed_len());
         let values = &scratch.gate;
-        let buffer = (scratch.inner.values.as_mut_slice(), value_dim);
+        let buffer = (&mut *scratch.inner.values, value_dim);
         for_rows(self.pool, value_dim, buffer, &|row, out| {
             let (token, head) = (row / spec.heads, row % spec.heads);
             let from = (head * tokens + token) * value_dim;

@@ -16,7 +16,7 @@ use std::ops::Range;
 use loquat_cpu_kernels::{Kernels, KvElement, PagePtr};
 use loquat_spec::NormKind;
 
-use crate::buffers::fit;
+use crate::buffers::{Buffer, fit};
 use crate::linear::{Activations, Linear, Product, for_parts, for_tokens, multiply};
 use crate::model::{Block, Branch, Inner, LowRank, Model, Norm, Output};
 use crate::page::PageLayout;
@@ -79,28 +79,28 @@ impl<T> Plan<T> {
 #[derive(Default)]
 pub struct Scratch {
     /// The residual stream, `[token][hidden]`.
-    x: Vec<f32>,
+    x: Buffer<f32>,
     /// The input of a branch: the stream after its norm.
     input: Activations,
-    query: Vec<f32>,
+    query: Buffer<f32>,
     /// Tokens whose queries attend together.
     attended: Vec<Range<usize>>,
     pieces: attend::Pieces,
-    key: Vec<f32>,
-    value: Vec<f32>,
-    gate: Vec<f32>,
+    key: Buffer<f32>,
+    value: Buffer<f32>,
+    gate: Buffer<f32>,
     /// A delta rule's decays and write strengths.
-    decay: Vec<f32>,
-    beta: Vec<f32>,
+    decay: Buffer<f32>,
+    beta: Buffer<f32>,
     narrow: Activations,
     inner: Activations,
-    branch: Vec<f32>,
+    branch: Buffer<f32>,
     /// The sum of a block's branches, if it has several.
-    sum: Vec<f32>,
+    sum: Buffer<f32>,
     /// Every token's inputs for every layer, `[token][layer][dim]`.
-    per_layer: Vec<f32>,
+    per_layer: Buffer<f32>,
     /// Per rope: cosines and sines, `[token][pair]`.
-    angles: Vec<(Vec<f32>, Vec<f32>)>,
+    angles: Vec<(Buffer<f32>, Buffer<f32>)>,
     experts: experts::Scratch,
 }
 
@@ -380,7 +380,7 @@ impl<T: KvElement> Forward<'_, T> {
     }
 
     /// `scratch.input` through one matrix or two, `[token][row]` into `out`.
-    fn low_rank(&mut self, weights: &LowRank, out: &mut Vec<f32>) {
+    fn low_rank(&mut self, weights: &LowRank, out: &mut Buffer<f32>) {
         let tokens = self.tokens();
         fit(out, tokens * weights.up.rows());
         let scratch = &mut *self.scratch;
@@ -446,7 +446,7 @@ fn for_rows(
 fn for_row_pairs(
     pool: &mut Pool,
     (tokens, width): (usize, usize),
-    [into, from]: [&mut Vec<f32>; 2],
+    [into, from]: [&mut Buffer<f32>; 2],
     merge: &(dyn Fn(&mut [f32], &mut [f32]) + Sync),
 ) {
     let (into, from) = (SharedMut::new(into), SharedMut::new(from));

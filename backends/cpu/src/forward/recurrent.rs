@@ -310,7 +310,7 @@ impl<T: KvElement> Forward<'_, T> {
             [Product::new(linear, &scratch.input, out)],
         );
         if bias.is_some() {
-            let rows = (scratch.query.as_mut_slice(), linear.rows());
+            let rows = (&mut *scratch.query, linear.rows());
             for_rows(self.pool, linear.rows(), rows, &|_, row| add(row, bias));
         }
     }

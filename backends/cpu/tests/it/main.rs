@@ -5,6 +5,7 @@ mod conformance;
 mod damaged_models;
 mod gguf_round_trip;
 mod hidden_states;
+mod many_threads;
 mod recurrent_state;
 #[cfg(target_os = "linux")]
 mod resident_memory;
