@@ -13,7 +13,7 @@ use std::sync::OnceLock;
 use loquat_cpu_kernels::{Codes, Element, GROUP, LINE, SubScales, TILE_ROWS, Tile, TileFormat};
 use loquat_session::OpenError;
 use loquat_weights::decode::MlxMode;
-use loquat_weights::{Dtype, Matrix, RawTensor, Storage, WeightsError};
+use loquat_weights::{Dtype, EncodedRow, Matrix, RawTensor, Storage, WeightsError};
 
 use crate::arena::{Arena, Region};
 use crate::pool::Pool;
@@ -41,11 +41,12 @@ pub struct Packer<'a> {
     pool: &'a mut Pool,
 }
 
-/// Bytes that a thread packs before it releases their part of the file: so little of the file is
-/// resident next to the packed copy, and a release is rarer than a huge page.
-const WINDOW: usize = 2 << 20;
+/// Bytes that a thread reads and then packs. They stay in its cache meanwhile.
+const WINDOW: usize = 512 << 10;
 
 thread_local! {
+    /// Bytes of the file.
+    static FILE: RefCell<Vec<u8>> = RefCell::default();
     /// The rows being packed.
     static ROWS: RefCell<[Row; TILE_ROWS]> = RefCell::default();
 }
@@ -79,19 +80,17 @@ impl<'a> Packer<'a> {
         self.pool.run(tiles.div_ceil(window), &|task| {
             let first = task * window;
             let end = tiles.min(first + window);
-            for tile in first..end {
-                // SAFETY: each tile's task writes its own bytes.
-                let bytes = unsafe { bytes.slice(tile * layout.tile_bytes(), layout.tile_bytes()) };
-                let rows = tile * TILE_ROWS..((tile + 1) * TILE_ROWS).min(rows);
-                if let Err(error) = layout.pack_tile(matrix, rows, bytes) {
-                    // Reports any one of the errors.
-                    let _ = fault.set(error);
-                    return;
-                }
+            let at = first * layout.tile_bytes();
+            // SAFETY: each task writes its own tiles.
+            let tiles = unsafe { bytes.slice(at, (end - first) * layout.tile_bytes()) };
+            let rows = first * TILE_ROWS..(end * TILE_ROWS).min(rows);
+            if let Err(error) = layout.pack_tiles(matrix, rows, tiles) {
+                // Reports any one of the errors.
+                let _ = fault.set(error);
             }
-            matrix.release(first * TILE_ROWS..end * TILE_ROWS);
         });
-        // Reading next to a released window may have mapped its pages again.
+        // Formats of several tensors were mapped; neighbours of what was released before may be
+        // mapped again.
         matrix.release(0..rows);
         match fault.into_inner() {
             Some(error) => Err(error.into()),
@@ -155,25 +154,56 @@ impl PackedLayout {
         self.form.tile_bytes(self.cols)
     }
 
-    /// Packs these rows, at most sixteen, to the bytes of a tile.
-    fn pack_tile(
+    /// Packs these rows to the bytes of their tiles.
+    fn pack_tiles(
         &self,
         matrix: &Matrix,
         rows: Range<usize>,
+        tiles: &mut [u8],
+    ) -> Result<(), WeightsError> {
+        let tiles = tiles.chunks_exact_mut(self.tile_bytes());
+        let tiles = rows.clone().step_by(TILE_ROWS).zip(tiles);
+        FILE.with_borrow_mut(|file| {
+            if let Some(dtype) = matrix.read_rows(rows.clone(), file) {
+                let row_bytes = file.len() / rows.len().max(1);
+                for (first, tile) in tiles {
+                    let of_tile = first..rows.end.min(first + TILE_ROWS);
+                    self.pack_tile(of_tile, tile, |row| {
+                        let at = (row - rows.start) * row_bytes;
+                        let bytes = &file[at..at + row_bytes];
+                        Ok(EncodedRow::Plain { dtype, bytes })
+                    })?;
+                }
+                return Ok(());
+            }
+            for (first, tile) in tiles {
+                let rows = first..rows.end.min(first + TILE_ROWS);
+                self.pack_tile(rows, tile, |row| {
+                    let rows = matrix.rows();
+                    let encoded = matrix.encoded_row(row);
+                    encoded.ok_or(WeightsError::RowOutOfRange { row, rows })
+                })?;
+            }
+            matrix.release(rows);
+            Ok(())
+        })
+    }
+
+    /// Packs these rows, at most sixteen, to the bytes of a tile.
+    fn pack_tile<'a>(
+        &self,
+        rows: Range<usize>,
         tile: &mut [u8],
+        encoded: impl Fn(usize) -> Result<EncodedRow<'a>, WeightsError>,
     ) -> Result<(), WeightsError> {
         ROWS.with_borrow_mut(|buffers| {
             for (within, buffer) in buffers.iter_mut().enumerate() {
                 let row = rows.start + within;
-                if row >= rows.end {
+                if row < rows.end {
+                    buffer.read(&encoded(row)?, &self.form, self.cols)?;
+                } else {
                     buffer.clear(&self.form, self.cols);
-                    continue;
                 }
-                let encoded = matrix.encoded_row(row).ok_or(WeightsError::RowOutOfRange {
-                    row,
-                    rows: matrix.rows(),
-                })?;
-                buffer.read(&encoded, &self.form, self.cols)?;
             }
             write_tile(buffers, &self.form, tile);
             Ok(())

@@ -74,6 +74,14 @@ impl Blob {
         }
     }
 
+    /// Copies bytes that are mapped from a file from the file itself, which takes less time than
+    /// mapping their pages and keeps none of them. Returns false if that is not possible.
+    pub(crate) fn read_file(&self, range: Range<usize>, out: &mut [u8]) -> bool {
+        let inside = range.start <= range.end && range.end <= self.range.len();
+        let file = self.file().filter(|_| inside && range.len() == out.len());
+        file.is_some_and(|file| file.read_at(self.range.start + range.start, out))
+    }
+
     /// Releases the memory of these bytes if they are mapped from a file. Reading them maps them
     /// again.
     pub fn release(&self) {
@@ -138,6 +146,28 @@ mod tests {
                 assert_eq!(*blob, content);
             }
         }
+    }
+
+    #[test]
+    #[cfg(unix)]
+    fn parts_are_read_from_the_file() {
+        let dir = tempfile::tempdir().unwrap();
+        let path = dir.path().join("weights");
+        let content: Vec<u8> = (0..100_000u32).map(|i| (i % 251) as u8).collect();
+        std::fs::write(&path, &content).unwrap();
+        let blob = Blob::map(&path).unwrap();
+        let part = blob.slice(1000..90_000).unwrap();
+        for range in [0..89_000, 1..5000, 7..7] {
+            let mut out = vec![0; range.len()];
+            assert!(part.read_file(range.clone(), &mut out), "{range:?}");
+            assert_eq!(out, part[range]);
+        }
+        // Outside, another length, and after the file was cut off.
+        assert!(!part.read_file(88_999..89_001, &mut [0; 2]));
+        assert!(!part.read_file(0..3, &mut [0; 2]));
+        assert!(!Blob::from_vec(content).read_file(0..2, &mut [0; 2]));
+        std::fs::write(&path, [0; 10]).unwrap();
+        assert!(!part.read_file(0..2, &mut [0; 2]));
     }
 
     #[test]

@@ -88,6 +88,21 @@ impl MappedFile {
         &self.map
     }
 
+    /// Copies the bytes at `offset` without mapping their pages. Returns false if they cannot be
+    /// read; the map then reports why.
+    pub fn read_at(&self, offset: usize, out: &mut [u8]) -> bool {
+        #[cfg(unix)]
+        {
+            use std::os::unix::fs::FileExt;
+            self.file.read_exact_at(out, offset as u64).is_ok()
+        }
+        #[cfg(not(unix))]
+        {
+            let _ = (offset, out);
+            false
+        }
+    }
+
     fn change(&self) -> Option<FileChange> {
         let Ok(metadata) = self.file.metadata() else {
             return Some(FileChange::Unreadable);

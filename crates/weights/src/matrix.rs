@@ -212,14 +212,43 @@ impl Matrix {
     /// Row `row` and the following rows that are contiguous in the file, as one row, and their
     /// count; `None` past the last.
     pub fn encoded_run(&self, row: usize) -> Option<(usize, EncodedRow<'_>)> {
+        let count = self.contiguous(row)?;
+        Some((count, self.encoded(row, count)?))
+    }
+
+    /// The number of rows from `row` on that are contiguous in the file; `None` past the last.
+    fn contiguous(&self, row: usize) -> Option<usize> {
         let left = self.rows.checked_sub(row).filter(|left| *left > 0)?;
-        let count = match self.storage {
+        Some(match self.storage {
             // Rows of other blocks have other scales.
             Storage::Fp8 { .. } => 1,
             _ if self.map.block == self.map.stride => left,
             _ => left.min(self.map.block - row % self.map.block),
+        })
+    }
+
+    /// Copies rows of a single tensor from their file into `buffer`, without mapping their pages,
+    /// and returns their type. `None` if the rows have parts in several tensors, are not in a file,
+    /// or cannot be read: use [`Matrix::encoded_row`].
+    pub fn read_rows(&self, rows: Range<usize>, buffer: &mut Vec<u8>) -> Option<Dtype> {
+        let Storage::Plain(tensor) = &self.storage else {
+            return None;
         };
-        Some((count, self.encoded(row, count)?))
+        let row_bytes = tensor.dtype.row_bytes(tensor.cols())?;
+        let len = rows.len().checked_mul(row_bytes)?;
+        // Content does not matter: every byte is overwritten.
+        buffer.resize(len, 0);
+        let mut rest = buffer.as_mut_slice();
+        let mut row = rows.start;
+        while row < rows.end {
+            let count = self.contiguous(row)?.min(rows.end - row);
+            let (run, after) = rest.split_at_mut(count * row_bytes);
+            if !tensor.read_file(self.map.file_row(row), count, run) {
+                return None;
+            }
+            (rest, row) = (after, row + count);
+        }
+        Some(tensor.dtype)
     }
 
     fn encoded(&self, row: usize, count: usize) -> Option<EncodedRow<'_>> {

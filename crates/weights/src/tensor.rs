@@ -88,6 +88,12 @@ impl RawTensor {
         self.data.get(self.byte_range(index, count)?)
     }
 
+    /// Copies `count` rows from `index` from the file, if it is possible.
+    pub(crate) fn read_file(&self, index: usize, count: usize, out: &mut [u8]) -> bool {
+        let range = self.byte_range(index, count);
+        range.is_some_and(|range| self.data.read_file(range, out))
+    }
+
     /// [Releases](Blob::release) `count` rows from `index`, if they exist.
     pub fn release(&self, index: usize, count: usize) {
         let range = self.byte_range(index, count);
