@@ -1,7 +1,8 @@
 //! Times the integer tiles of every instruction set of this machine on one thread, with weights
 //! and activations in cache.
 //!
-//! `cargo run --release -p loquat-cpu-kernels --example tile_speed [instruction sets]`
+//! `cargo run --release -p loquat-cpu-kernels --example tile_speed [instruction sets [formats]]`,
+//! both separated by commas.
 //!
 //! Instruction sets alternate, and the best of many passes counts, so that other work on the
 //! machine matters little.
@@ -9,8 +10,8 @@
 use std::time::Instant;
 
 use loquat_cpu_kernels::{
-    Codes, Element, GROUP, Kernels, SUM_GROUP, SubScales, TILE_ROWS, Tile, TileFormat, TileInput,
-    supported,
+    ActivationBlock, Codes, Element, GROUP, Kernels, SUM_GROUP, SubScales, TILE_ROWS, Tile,
+    TileFormat, TileInput, supported,
 };
 
 const COLS: usize = 2048;
@@ -18,18 +19,21 @@ const TOKENS: [usize; 4] = [1, 2, 8, 128];
 const PASSES: usize = 40;
 
 fn main() {
-    let names = std::env::args().nth(1);
-    let is_wanted = |name: &str| match &names {
-        Some(names) => names.split(',').any(|wanted| wanted == name),
-        None => name != "portable",
-    };
+    let mut args = std::env::args().skip(1);
+    let (sets, names) = (args.next(), args.next());
+    let listed = |names: &str, name: &str| names.split(',').any(|listed| listed == name);
     let mut tables = supported();
-    tables.retain(|table| is_wanted(table.name));
+    tables.retain(|table| match &sets {
+        Some(sets) => listed(sets, table.name),
+        None => table.name != "portable",
+    });
+    let mut formats = Vec::from(formats());
+    formats.retain(|(name, _)| names.as_ref().is_none_or(|names| listed(names, name)));
     println!("billion multiply-adds per second of one thread, best of {PASSES} passes");
     let columns: Vec<String> = TOKENS.iter().map(|n| format!(" {n} tokens |")).collect();
     println!("| format | instruction set |{}", columns.concat());
     println!("|---|---|{}", "---|".repeat(TOKENS.len()));
-    for (name, form) in formats() {
+    for (name, form) in formats {
         let mut best = vec![[f64::INFINITY; TOKENS.len()]; tables.len()];
         let bytes = vec![0x35; form.tile_bytes(COLS)];
         for _ in 0..PASSES {
@@ -51,16 +55,20 @@ fn main() {
 
 /// The time of one call.
 fn seconds(table: &Kernels, form: &TileFormat, bytes: &[u8], tokens: usize) -> f64 {
-    let codes: Vec<i8> = (0..tokens * COLS).map(|i| (i % 255) as i8).collect();
-    let codes: Vec<i8> = codes.into_iter().map(|code| code.max(-127)).collect();
+    let block = ActivationBlock {
+        codes: std::array::from_fn(|i| (i * 37 % 255) as i8),
+        scale: 1e-3,
+        ..ActivationBlock::default()
+    };
+    let block = ActivationBlock {
+        codes: block.codes.map(|code| code.max(-127)),
+        ..block
+    };
     let input = TileInput {
         tokens,
         cols: COLS,
-        codes: &codes,
-        scales: &vec![1e-3; tokens * COLS / GROUP],
-        sums: &vec![1; tokens * COLS / SUM_GROUP],
-        pair_sums: &vec![[1, 0]; tokens * COLS / SUM_GROUP],
-        scaled_sums: &vec![1e-3; tokens * COLS / GROUP],
+        stride: tokens,
+        blocks: &vec![block; tokens * COLS / GROUP],
     };
     let mut out = vec![0.0; tokens * TILE_ROWS];
     let calls = (256 / tokens).max(2);

@@ -4,6 +4,7 @@ use loquat_spec::Activation;
 
 use super::attention::join_pieces;
 use super::plain::round as round_bf16;
+use super::tile::ActivationBlock;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 use super::tile_amx;
 #[cfg(target_arch = "aarch64")]
@@ -121,29 +122,14 @@ fn sum(x: &[f32]) -> f32 {
     fold(total)
 }
 
-/// Where a row of rounded activations goes.
-pub struct Quantized<'a> {
-    pub codes: &'a mut [i8],
-    /// The factor of each [`GROUP`].
-    pub scales: &'a mut [f32],
-    /// The sum of the codes of each [`SUM_GROUP`].
-    pub sums: &'a mut [i32],
-    /// The sums of the first and of the last two of every four codes of each [`SUM_GROUP`].
-    pub pair_sums: &'a mut [[i16; 2]],
-    /// Scale times sum of each [`GROUP`].
-    pub scaled_sums: &'a mut [f32],
-}
-
-/// Rounds `x` to `i8`, group by group. `x` is whole groups.
+/// Rounds a token's values to `i8`, block by block. `x` is whole blocks.
+///
+/// # Safety
+/// `out` must be valid for writes of a block at every `stride`, as many as `x` has.
 #[inline(always)]
-fn quantize(x: &[f32], out: Quantized) {
-    let groups = x.as_chunks::<GROUP>().0.iter();
-    let groups = groups.zip(out.codes.as_chunks_mut::<GROUP>().0);
-    let sums = out.sums.as_chunks_mut::<{ GROUP / SUM_GROUP }>().0;
-    let pair_sums = out.pair_sums.as_chunks_mut::<{ GROUP / SUM_GROUP }>().0;
-    let outputs = out.scales.iter_mut().zip(sums).zip(pair_sums);
-    let outputs = outputs.zip(out.scaled_sums);
-    for ((x, codes), (((scale, sums), pair_sums), scaled_sum)) in groups.zip(outputs) {
+unsafe fn quantize(x: &[f32], out: *mut ActivationBlock, stride: usize) {
+    for (block, x) in x.as_chunks::<GROUP>().0.iter().enumerate() {
+        let mut result = ActivationBlock::default();
         // Hidden, so that the compiler vectorizes within a group and not across groups, which would
         // need gathers.
         let x = std::hint::black_box(x);
@@ -155,7 +141,7 @@ fn quantize(x: &[f32], out: Quantized) {
         }
         let largest = f32::from_bits(largest.iter().fold(0, |max, bits| max.max(*bits)));
         let nothing = largest < VANISHING;
-        *scale = if nothing { 0.0 } else { largest / 127.0 };
+        result.scale = if nothing { 0.0 } else { largest / 127.0 };
         let inverse = if nothing { 0.0 } else { 127.0 / largest };
         let mut rounded = [0i32; GROUP];
         for i in 0..GROUP {
@@ -165,18 +151,21 @@ fn quantize(x: &[f32], out: Quantized) {
         }
         for i in 0..GROUP {
             // What is not finite gives any code, which sums of sixteen bits must hold.
-            codes[i] = (rounded[i] as i8).max(-127);
-            rounded[i] = i32::from(codes[i]);
+            result.codes[i] = (rounded[i] as i8).max(-127);
+            rounded[i] = i32::from(result.codes[i]);
         }
         for (half, rounded) in rounded.as_chunks::<SUM_GROUP>().0.iter().enumerate() {
             let mut pairs = [0; 2];
             for i in 0..SUM_GROUP {
                 pairs[i / 2 % 2] += rounded[i];
             }
-            pair_sums[half] = pairs.map(|sum| sum as i16);
-            sums[half] = pairs[0] + pairs[1];
+            result.pair_sums[half] = pairs.map(|sum| sum as i16);
+            result.negated_sums[half] = -(pairs[0] + pairs[1]);
         }
-        *scaled_sum = *scale * (sums[0] + sums[1]) as f32;
+        result.negated_sum = result.negated_sums[0] + result.negated_sums[1];
+        result.scaled_sum = result.scale * -result.negated_sum as f32;
+        // SAFETY: the caller's promise.
+        unsafe { out.add(block * stride).write(result) };
     }
 }
 
@@ -480,7 +469,8 @@ macro_rules! build {
         pub mod $module {
             use loquat_spec::Activation;
 
-            use super::{ConvWeights, DeltaStep, MambaStep, Quantized};
+            use super::{ConvWeights, DeltaStep, MambaStep};
+            use crate::tile::ActivationBlock;
             use crate::attention;
             use crate::{
                 AttendArgs, AttendQuery, Bf16Bits, Q8Code, F16Bits, Kernels, PlainOut, PlainRows, Rounded,
@@ -490,7 +480,6 @@ macro_rules! build {
                 fn rms_norm(x: &mut [f32], weight: &[f32], eps: f32);
                 fn layer_norm(x: &mut [f32], weight: &[f32], bias: &[f32], eps: f32);
                 fn unit_length(x: &mut [f32], eps: f32);
-                fn quantize(x: &[f32], out: Quantized);
                 fn rotate(head: &mut [f32], cos: &[f32], sin: &[f32]);
                 fn rotate_interleaved(head: &mut [f32], cos: &[f32], sin: &[f32]);
                 fn activate(activation: Activation, gate: &mut [f32], up: &[f32]);
@@ -507,6 +496,12 @@ macro_rules! build {
             build!(@attention $register, $(#[$feature])*;
                 attend_f32: f32, attend_f16: F16Bits, attend_bf16: Bf16Bits, attend_q8: Q8Code,
             );
+
+            $(#[$feature])*
+            unsafe fn quantize(x: &[f32], out: *mut ActivationBlock, stride: usize) {
+                // SAFETY: the caller's promise.
+                unsafe { super::quantize(x, out, stride) };
+            }
 
             $(#[$feature])*
             unsafe fn plain(rows: &PlainRows, x: &[f32], out: PlainOut) {

@@ -35,10 +35,12 @@ mod tile_walk;
 pub use attention::{AttendArgs, AttendQuery, HeadPages, MAX_QUERIES, PIECE, piece_len, pieces};
 pub use element::{Bf16Bits, F16Bits, KvElement, Q8Code};
 pub use features::cpu_features;
-pub use float::{ConvWeights, DeltaStep, MambaStep, Quantized};
+pub use float::{ConvWeights, DeltaStep, MambaStep};
 pub use page::PagePtr;
 pub use plain::{Format, PlainOut, PlainRows, Rounded};
-pub use tile::{Codes, Element, LINE, SubScales, TILE_ROWS, Tile, TileFormat, TileInput};
+pub use tile::{
+    ActivationBlock, Codes, Element, LINE, SubScales, TILE_ROWS, Tile, TileFormat, TileInput,
+};
 
 use loquat_spec::Activation;
 
@@ -79,7 +81,8 @@ pub struct Kernels {
     pub rms_norm: unsafe fn(&mut [f32], &[f32], f32),
     pub layer_norm: unsafe fn(&mut [f32], &[f32], &[f32], f32),
     pub unit_length: unsafe fn(&mut [f32], f32),
-    pub quantize: unsafe fn(&[f32], Quantized),
+    /// A token's values to blocks of a [`TileInput`], which must be writable.
+    pub quantize: unsafe fn(&[f32], *mut ActivationBlock, usize),
     pub rotate: unsafe fn(&mut [f32], &[f32], &[f32]),
     pub rotate_interleaved: unsafe fn(&mut [f32], &[f32], &[f32]),
     pub activate: unsafe fn(Activation, &mut [f32], &[f32]),

@@ -177,21 +177,40 @@ impl TileFormat {
     }
 }
 
-/// Quantized activations: `tokens` rows of `cols` codes.
+/// Rounded activations of `tokens` tokens, `cols` of each.
+///
+/// A block of columns lies side by side for all tokens, so that kernels, which multiply a block of
+/// weights by many tokens, read consecutive memory.
+#[derive(Clone, Copy)]
 pub struct TileInput<'a> {
     pub tokens: usize,
     pub cols: usize,
-    /// From -127 to 127.
-    pub codes: &'a [i8],
-    /// Per [`GROUP`] columns.
-    pub scales: &'a [f32],
-    /// Per [`SUM_GROUP`] columns: the sum of the codes.
-    pub sums: &'a [i32],
-    /// Per [`SUM_GROUP`] columns: the sums of the first and of the last two of every four codes.
-    pub pair_sums: &'a [[i16; 2]],
-    /// Per [`GROUP`] columns: scale times sum.
-    pub scaled_sums: &'a [f32],
+    /// From a token's block to its next one.
+    pub stride: usize,
+    /// The first is the first token's first; block `b` of token `t` is at `b * stride + t`.
+    pub blocks: &'a [ActivationBlock],
 }
+
+/// [`GROUP`] rounded activations: a cache line.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+#[repr(C, align(64))]
+pub struct ActivationBlock {
+    /// From -127 to 127.
+    pub codes: [i8; GROUP],
+    /// The codes' factor.
+    pub scale: f32,
+    /// The scale times the sum of the codes.
+    pub scaled_sum: f32,
+    /// Minus the sum of the codes. A format's zero times this is what a block's sum of products
+    /// starts from.
+    pub negated_sum: i32,
+    /// Minus the sum of each [`SUM_GROUP`].
+    pub negated_sums: [i32; GROUP / SUM_GROUP],
+    /// Of each [`SUM_GROUP`], the sums of the first and of the last two of every four codes.
+    pub pair_sums: [[i16; 2]; GROUP / SUM_GROUP],
+}
+
+const _: () = assert!(size_of::<ActivationBlock>() == 64);
 
 impl TileInput<'_> {
     /// Every version calls this before it trusts lengths.
@@ -202,11 +221,27 @@ impl TileInput<'_> {
         assert!(matches!(form.group, SUM_GROUP | GROUP));
         assert!(form.group == GROUP || form.min.is_none());
         assert_eq!(tile.bytes.len(), form.tile_bytes(self.cols));
-        assert!(self.codes.len() >= self.tokens * self.cols);
-        assert!(self.scales.len() >= self.tokens * blocks);
-        assert!(self.sums.len() >= self.tokens * self.cols / SUM_GROUP);
-        assert!(self.pair_sums.len() >= self.tokens * self.cols / SUM_GROUP);
-        assert!(self.scaled_sums.len() >= self.tokens * blocks);
+        assert!(self.tokens <= self.stride);
+        if blocks > 0 && self.tokens > 0 {
+            assert!((blocks - 1) * self.stride + self.tokens <= self.blocks.len());
+        }
+    }
+
+    /// # Safety
+    /// The token and the block must exist, as [`TileInput::check`] has checked.
+    #[inline(always)]
+    pub unsafe fn block(&self, token: usize, block: usize) -> &ActivationBlock {
+        // SAFETY: the caller's promise.
+        unsafe { &*self.blocks.as_ptr().add(block * self.stride + token) }
+    }
+
+    /// Without the first tokens.
+    pub fn after(&self, tokens: usize) -> Self {
+        Self {
+            tokens: self.tokens - tokens,
+            blocks: &self.blocks[tokens.min(self.blocks.len())..],
+            ..*self
+        }
     }
 }
 
@@ -319,18 +354,18 @@ fn add_block(
     mut total: f32,
 ) -> f32 {
     let group = tile.form.group;
+    let x = &input.blocks[block * input.stride + token];
     for first in (0..GROUP).step_by(group) {
         let col = block * GROUP + first;
-        let at = token * input.cols + col;
         let code = |i: usize| i32::from(codes[(first + i) / 4 * LINE + row * 4 + i % 4]);
-        let x = &input.codes[at..at + group];
-        let products = x.iter().enumerate().map(|(i, x)| code(i) * i32::from(*x));
-        let sums = &input.sums[at / SUM_GROUP..(at + group) / SUM_GROUP];
-        let dot = products.sum::<i32>() - tile.form.zero() * sums.iter().sum::<i32>();
-        let scale = tile.scale(row, col) * input.scales[at / GROUP];
+        let products = x.codes[first..first + group].iter().enumerate();
+        let products = products.map(|(i, x)| code(i) * i32::from(*x));
+        let negated = &x.negated_sums[first / SUM_GROUP..(first + group) / SUM_GROUP];
+        let dot = products.sum::<i32>() + tile.form.zero() * negated.iter().sum::<i32>();
+        let scale = tile.scale(row, col) * x.scale;
         total = (dot as f32).mul_add(scale, total);
         if let Some(min) = tile.min(row, col) {
-            total = min.mul_add(input.scaled_sums[at / GROUP], total);
+            total = min.mul_add(x.scaled_sum, total);
         }
     }
     total

@@ -6,7 +6,7 @@ use std::arch::x86_64::*;
 use super::amx::{Dots, Multiply, Operands, TOKENS, Unit};
 use super::tile::Block;
 use super::tile_avx512::{self, load_elements, times_sub_scales, unpack};
-use super::{GROUP, SUM_GROUP, TILE_ROWS, Tile, TileFormat, TileInput};
+use super::{ActivationBlock, GROUP, TILE_ROWS, Tile, TileFormat, TileInput};
 
 /// Blocks of columns that are unpacked together: 22 KiB, which stay in the L1 or L2 cache for
 /// all tokens.
@@ -64,22 +64,8 @@ pub unsafe fn all_tokens<M: Multiply>(
         }
         if whole < input.tokens {
             let out = out.wrapping_add(whole * stride);
-            tile_avx512::tile(tile, &after(input, whole), out, stride);
+            tile_avx512::tile(tile, &input.after(whole), out, stride);
         }
-    }
-}
-
-/// What is left of `input` once the first `tokens` are done.
-fn after<'a>(input: &TileInput<'a>, tokens: usize) -> TileInput<'a> {
-    let done = tokens * input.cols;
-    TileInput {
-        tokens: input.tokens - tokens,
-        cols: input.cols,
-        codes: &input.codes[done..],
-        scales: &input.scales[done / GROUP..],
-        sums: &input.sums[done / SUM_GROUP..],
-        pair_sums: &input.pair_sums[done / SUM_GROUP..],
-        scaled_sums: &input.scaled_sums[done / GROUP..],
     }
 }
 
@@ -218,17 +204,18 @@ impl Chunk<'_> {
         let mut parity = 0;
         for (i, block) in self.blocks.iter().enumerate() {
             for (half, lines) in block.codes.chunks_exact(group * TILE_ROWS).enumerate() {
-                let col = (self.first + i) * GROUP + half * group;
+                // SAFETY: every token has all its blocks.
+                let x = unsafe { self.input.block(self.token, self.first + i) };
                 let operands = Operands {
-                    activations: self.input.codes[self.token * self.input.cols + col..].as_ptr(),
-                    stride: self.input.cols,
+                    activations: x.codes[half * group..].as_ptr(),
+                    stride: size_of::<ActivationBlock>(),
                     lines: lines.as_ptr(),
                 };
                 let dots = &mut dots[parity];
                 // SAFETY: every token has all its columns, and `lines` are the group's.
                 unsafe {
                     unit.product(parity, operands, dots);
-                    self.weigh(dots, (block, half), col, &mut totals);
+                    self.weigh(dots, (block, half), self.first + i, &mut totals);
                 }
                 parity ^= 1;
             }
@@ -239,37 +226,36 @@ impl Chunk<'_> {
         }
     }
 
-    /// Adds the products of a group, the block's `half` that begins at `col`, times their scales.
+    /// Adds the products of a group, the `half` of block `index`, times their scales.
     ///
     /// # Safety
-    /// Lengths must have been checked, and `col` must be a column of theirs.
+    /// Lengths must have been checked, and the block must exist.
     #[inline]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
     unsafe fn weigh(
         &self,
         dots: &Dots,
         (block, half): (&Unpacked, usize),
-        col: usize,
+        index: usize,
         totals: &mut [__m512; TOKENS],
     ) {
         let Chunk { form, input, .. } = self;
         for (n, (dots, total)) in dots.0.iter().zip(totals).enumerate() {
-            let at = (self.token + n) * input.cols + col;
             // SAFETY: the caller's promise; a row of dots is a register.
             unsafe {
-                let sums = input.sums.as_ptr().add(at / SUM_GROUP);
-                let sum = if form.group == GROUP {
-                    *sums + *sums.add(1)
+                let x = input.block(self.token + n, index);
+                let negated = if form.group == GROUP {
+                    x.negated_sum
                 } else {
-                    *sums
+                    x.negated_sums[half]
                 };
-                let zeros = _mm512_set1_epi32(form.zero() * sum);
-                let signed = _mm512_sub_epi32(_mm512_load_si512(dots.as_ptr().cast()), zeros);
-                let scale = _mm512_set1_ps(*input.scales.as_ptr().add(at / GROUP));
+                let zeros = _mm512_set1_epi32(form.zero() * negated);
+                let signed = _mm512_add_epi32(_mm512_load_si512(dots.as_ptr().cast()), zeros);
+                let scale = _mm512_set1_ps(x.scale);
                 let scale = _mm512_mul_ps(block.scales[half], scale);
                 *total = _mm512_fmadd_ps(_mm512_cvtepi32_ps(signed), scale, *total);
                 if form.min.is_some() {
-                    let sum = _mm512_set1_ps(*input.scaled_sums.as_ptr().add(at / GROUP));
+                    let sum = _mm512_set1_ps(x.scaled_sum);
                     *total = _mm512_fmadd_ps(block.mins, sum, *total);
                 }
             }

@@ -10,7 +10,7 @@ use std::arch::x86_64::*;
 
 use super::tile::{Codes, Element, FP4_CODES, LINE, SubScales};
 use super::tile_panel::{self, BLOCK_QUADS, HALF_QUADS, Products, REGISTER, ROWS};
-use super::tile_walk::{EIGHT, FIVE, FOUR, FP4, Kind, SIX};
+use super::tile_walk::{EIGHT, FIVE, FOUR, FP4, Kind, SIX, ZEROS};
 use super::{Tile, TileInput};
 
 /// # Safety
@@ -63,15 +63,6 @@ pub unsafe fn tile_with<D: DotQuads>(tile: &Tile, input: &TileInput, out: *mut f
         }
     }
 }
-
-/// The code for 0 of each kind, in the order of [`Codes`].
-const ZEROS: [i32; 5] = [
-    Codes::Four.zero(),
-    Codes::Fp4.zero(),
-    Codes::Five.zero(),
-    Codes::Six.zero(),
-    Codes::Eight.zero(),
-];
 
 /// Codes of up to six bits, summed in sixteen.
 struct Narrow<const CODES: u8>;
@@ -331,18 +322,26 @@ const AHEAD: usize = 2048;
 /// Bytes of a cache line.
 const CACHE_LINE: usize = 64;
 
-/// Requests the memory that lies [`AHEAD`] of these bytes, which may be past the tile's end.
+/// Requests the memory that lies [`AHEAD`] of these bytes.
 ///
 /// # Safety
 /// Needs the target features.
 #[inline(always)]
-pub unsafe fn prefetch(from: *const u8, to: *const u8) {
-    let mut at = from.wrapping_add(AHEAD);
-    let end = to.wrapping_add(AHEAD);
-    while at < end {
+pub unsafe fn prefetch_ahead(from: *const u8, to: *const u8) {
+    // SAFETY: the caller's promise.
+    unsafe { prefetch(from.wrapping_add(AHEAD), to.wrapping_add(AHEAD)) };
+}
+
+/// Requests this memory, which may be past the tile's end.
+///
+/// # Safety
+/// Needs the target features.
+#[inline(always)]
+pub unsafe fn prefetch(mut from: *const u8, to: *const u8) {
+    while from < to {
         // SAFETY: prefetching may name any address.
-        unsafe { _mm_prefetch::<_MM_HINT_T0>(at.cast()) };
-        at = at.wrapping_add(CACHE_LINE);
+        unsafe { _mm_prefetch::<_MM_HINT_T0>(from.cast()) };
+        from = from.wrapping_add(CACHE_LINE);
     }
 }
 

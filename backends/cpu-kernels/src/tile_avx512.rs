@@ -1,6 +1,7 @@
 //! Integer tiles with AVX-512 VNNI, which takes four products a lane at once. Follows
 //! [`super::tile::portable`] step by step.
 
+use std::arch::asm;
 use std::arch::x86_64::*;
 
 use super::tile::{Codes, Element, FP4_CODES, LINE, SubScales};
@@ -22,7 +23,6 @@ struct Avx512;
 
 impl Registers for Avx512 {
     const SLICES: usize = 1;
-    const EIGHT_TOKENS: bool = true;
     type Floats = __m512;
     type Integers = __m512i;
     type Quad = __m512i;
@@ -30,7 +30,7 @@ impl Registers for Avx512 {
     #[inline(always)]
     unsafe fn prefetch(at: *const u8, bytes: usize) {
         // SAFETY: the caller's promise.
-        unsafe { tile_avx2::prefetch(at, at.wrapping_add(bytes)) };
+        unsafe { tile_avx2::prefetch_ahead(at, at.wrapping_add(bytes)) };
     }
 
     #[inline(always)]
@@ -40,9 +40,19 @@ impl Registers for Avx512 {
     }
 
     #[inline(always)]
-    unsafe fn splat(value: i32) -> __m512i {
-        // SAFETY: the caller's promise.
-        unsafe { _mm512_set1_epi32(value) }
+    unsafe fn start(zero: i32, negated_sum: *const i32) -> __m512i {
+        // SAFETY: the caller's promises.
+        unsafe {
+            let sums = broadcast(negated_sum);
+            match zero {
+                0 => _mm512_setzero_si512(),
+                8 => _mm512_slli_epi32::<3>(sums),
+                16 => _mm512_slli_epi32::<4>(sums),
+                32 => _mm512_slli_epi32::<5>(sums),
+                128 => _mm512_slli_epi32::<7>(sums),
+                _ => _mm512_mullo_epi32(sums, _mm512_set1_epi32(zero)),
+            }
+        }
     }
 
     #[inline(always)]
@@ -82,6 +92,23 @@ impl Registers for Avx512 {
     unsafe fn store(out: *mut f32, total: __m512) {
         // SAFETY: the caller's promises.
         unsafe { _mm512_storeu_ps(out, total) };
+    }
+}
+
+/// The number in all lanes, from where the compiler does not know it: it would compute with one
+/// number before it broadcasts the result, and that from a general register takes longer than from
+/// memory.
+///
+/// # Safety
+/// Needs the target features, and a number at `at`.
+#[inline]
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+unsafe fn broadcast(at: *const i32) -> __m512i {
+    // SAFETY: the caller's promise; the assembly does nothing.
+    unsafe {
+        let mut lanes = _mm512_set1_epi32(*at);
+        asm!("/* {0} */", inout(zmm_reg) lanes, options(pure, nomem, nostack, preserves_flags));
+        lanes
     }
 }
 

@@ -39,7 +39,6 @@ struct Neon;
 
 impl Registers for Neon {
     const SLICES: usize = 4;
-    const EIGHT_TOKENS: bool = false;
     type Floats = float32x4_t;
     type Integers = int32x4_t;
     type Quad = Quad;
@@ -51,9 +50,9 @@ impl Registers for Neon {
     }
 
     #[inline(always)]
-    unsafe fn splat(value: i32) -> int32x4_t {
-        // SAFETY: NEON is part of the architecture.
-        unsafe { vdupq_n_s32(value) }
+    unsafe fn start(zero: i32, negated_sum: *const i32) -> int32x4_t {
+        // SAFETY: NEON is part of the architecture, and the caller's promise.
+        unsafe { vdupq_n_s32(zero * *negated_sum) }
     }
 
     #[inline(always)]

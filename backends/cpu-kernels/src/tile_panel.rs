@@ -6,14 +6,14 @@
 //! registers of codes and up to [`MAX_TOKENS`] tokens are multiplied together, so that each
 //! register of codes serves every token and each activation both registers.
 
-use std::arch::asm;
 use std::arch::x86_64::*;
 use std::marker::PhantomData;
 use std::mem::MaybeUninit;
 use std::ops::Range;
 
-use super::tile::{LINE, TileFormat};
+use super::tile::{ActivationBlock, LINE, TileFormat};
 use super::tile_avx2::{self, Unpack};
+use super::tile_walk::opaque;
 use super::{GROUP, SUM_GROUP, TILE_ROWS, Tile, TileInput};
 
 /// Rows in a register.
@@ -173,7 +173,7 @@ unsafe fn few_tokens<const N: usize, U, P, const SPLIT: bool, const MINS: bool>(
         let mut totals = [[_mm256_setzero_ps(); 2]; N];
         for block in 0..input.cols / GROUP {
             let (at, factors) = reader.next::<SPLIT, MINS>();
-            tile_avx2::prefetch(at, reader.at);
+            tile_avx2::prefetch_ahead(at, reader.at);
             let codes = InTile::<U, P> {
                 at,
                 kinds: PhantomData,
@@ -274,6 +274,14 @@ struct Panel {
     factors: [MaybeUninit<Factors>; MAX_PANEL_BLOCKS],
 }
 
+/// Memory to request while a panel is multiplied.
+#[derive(Clone, Copy)]
+struct Ahead {
+    at: *const u8,
+    /// For each block of the panel; 0 if it was requested before.
+    bytes: usize,
+}
+
 /// # Safety
 /// As for [`shaped`].
 #[inline(always)]
@@ -290,6 +298,7 @@ unsafe fn panels<U: Unpack, P: Products, const SPLIT: bool, const MINS: bool>(
     let mut reader = FactorReader::new(tile);
     let blocks = input.cols / GROUP;
     let panel_blocks = MAX_PANEL_BLOCKS / P::PARTS;
+    let block_bytes = tile.bytes.len() / blocks.max(1);
     let mut first = 0;
     while first < blocks {
         let count = panel_blocks.min(blocks - first);
@@ -299,16 +308,23 @@ unsafe fn panels<U: Unpack, P: Products, const SPLIT: bool, const MINS: bool>(
             unpack_panel::<U, P, SPLIT, MINS>(&mut reader, &mut panel, count);
             let blocks = first..first + count;
             let mut token = 0;
+            // The first tokens request the next panel, which arrives while they are multiplied.
+            let mut ahead = Ahead {
+                at: reader.at,
+                bytes: block_bytes,
+            };
             while token + 4 <= input.tokens {
-                tokens::<4, P, SPLIT, MINS>(&panel, input, (token, &blocks), out, stride);
+                tokens::<4, P, SPLIT, MINS>(&panel, input, (token, &blocks), ahead, out, stride);
+                ahead.bytes = 0;
                 token += 4;
             }
             while token + 2 <= input.tokens {
-                tokens::<2, P, SPLIT, MINS>(&panel, input, (token, &blocks), out, stride);
+                tokens::<2, P, SPLIT, MINS>(&panel, input, (token, &blocks), ahead, out, stride);
+                ahead.bytes = 0;
                 token += 2;
             }
             if token < input.tokens {
-                tokens::<1, P, SPLIT, MINS>(&panel, input, (token, &blocks), out, stride);
+                tokens::<1, P, SPLIT, MINS>(&panel, input, (token, &blocks), ahead, out, stride);
             }
         }
         first += count;
@@ -354,6 +370,7 @@ unsafe fn tokens<const N: usize, P: Products, const SPLIT: bool, const MINS: boo
     panel: &Panel,
     input: &TileInput,
     (token, blocks): (usize, &Range<usize>),
+    mut ahead: Ahead,
     out: *mut f32,
     stride: usize,
 ) {
@@ -378,6 +395,9 @@ unsafe fn tokens<const N: usize, P: Products, const SPLIT: bool, const MINS: boo
             let factors = factors.assume_init_ref();
             add_block::<N, P, _, SPLIT, MINS>(input, (token, block), &codes, factors, &mut totals);
             at = at.add(P::PARTS * BLOCK_QUADS * LINE);
+            let requested = ahead.at.wrapping_add(ahead.bytes);
+            tile_avx2::prefetch(ahead.at, requested);
+            ahead.at = requested;
         }
         store(&totals, out, stride);
     }
@@ -411,11 +431,8 @@ unsafe fn add_block<const N: usize, P, C, const SPLIT: bool, const MINS: bool>(
     P: Products,
     C: CodeSource,
 {
-    // Loops and not closures: what is not inlined would lack the target features.
-    let mut first = [0; N];
-    for (n, first) in first.iter_mut().enumerate() {
-        *first = (token + n) * input.cols + block * GROUP;
-    }
+    // SAFETY: the caller's promise.
+    let x = unsafe { std::ptr::from_ref(input.block(token, block)) };
     let slices = 2 / P::PARTS;
     // All of the block at once, or one half after the other.
     let halves = if SPLIT || P::QUADS == HALF_QUADS {
@@ -428,18 +445,14 @@ unsafe fn add_block<const N: usize, P, C, const SPLIT: bool, const MINS: bool>(
         for parts_of in 0..P::PARTS {
             let mut whole = [[_mm256_setzero_si256(); 2]; N];
             for half in 0..halves {
-                let columns = Columns {
-                    input,
-                    first: &first,
-                    parts_of,
-                };
+                let columns = Columns { x, parts_of };
                 let dots = if halves == 1 {
                     dots::<N, BLOCK_QUADS, P, C, MINS>(codes, columns, 0)
                 } else {
                     dots::<N, HALF_QUADS, P, C, MINS>(codes, columns, half * HALF_QUADS)
                 };
                 for n in 0..N {
-                    let scale = *input.scales.as_ptr().add(first[n] / GROUP);
+                    let scale = (*x.add(n)).scale;
                     for i in 0..slices {
                         let slice = if P::PARTS == 1 { i } else { parts_of };
                         if SPLIT {
@@ -458,13 +471,13 @@ unsafe fn add_block<const N: usize, P, C, const SPLIT: bool, const MINS: bool>(
                 continue;
             }
             for n in 0..N {
-                let scale = *input.scales.as_ptr().add(first[n] / GROUP);
+                let scale = (*x.add(n)).scale;
                 for (i, dots) in whole[n].iter().enumerate().take(slices) {
                     let slice = if P::PARTS == 1 { i } else { parts_of };
                     let mut total = totals[n][slice];
                     total = add_dots(total, *dots, factors.scales[0][slice], scale);
                     if MINS {
-                        let sum = *input.scaled_sums.as_ptr().add(first[n] / GROUP);
+                        let sum = (*x.add(n)).scaled_sum;
                         total = _mm256_fmadd_ps(factors.mins[slice], _mm256_set1_ps(sum), total);
                     }
                     totals[n][slice] = total;
@@ -476,10 +489,9 @@ unsafe fn add_block<const N: usize, P, C, const SPLIT: bool, const MINS: bool>(
 
 /// What a block is multiplied by.
 #[derive(Clone, Copy)]
-struct Columns<'a, const N: usize> {
-    input: &'a TileInput<'a>,
-    /// Where each token's columns of the block begin.
-    first: &'a [usize; N],
+struct Columns {
+    /// The first token's block; those of the others follow.
+    x: *const ActivationBlock,
     /// The slice whose parts are multiplied, if codes have two parts.
     parts_of: usize,
 }
@@ -492,24 +504,20 @@ struct Columns<'a, const N: usize> {
 #[inline(always)]
 unsafe fn dots<const N: usize, const QUADS: usize, P, C, const MINS: bool>(
     codes: &C,
-    columns: Columns<N>,
+    columns: Columns,
     from: usize,
 ) -> [[__m256i; 2]; N]
 where
     P: Products,
     C: CodeSource,
 {
-    let Columns {
-        input,
-        first,
-        parts_of,
-    } = columns;
+    let Columns { x, parts_of } = columns;
     // SAFETY: the caller's promises.
     unsafe {
         let mut starts = [_mm256_setzero_si256(); N];
         let mut sums = [[_mm256_setzero_si256(); 2]; N];
         for n in 0..N {
-            let pairs = input.pair_sums.as_ptr().add(first[n] / SUM_GROUP);
+            let pairs = (*x.add(n)).pair_sums.as_ptr();
             starts[n] = if QUADS == BLOCK_QUADS {
                 P::start::<2, MINS>(pairs)
             } else {
@@ -528,8 +536,8 @@ where
             let a = codes.register(parts_of, quad, 0);
             let b = codes.register(parts_of, quad, 1);
             for n in 0..N {
-                let x = tile_avx2::broadcast(input.codes.as_ptr().add(first[n]), quad);
-                sums[n] = [P::add(sums[n][0], a, x), P::add(sums[n][1], b, x)];
+                let four = tile_avx2::broadcast((*x.add(n)).codes.as_ptr(), quad);
+                sums[n] = [P::add(sums[n][0], a, four), P::add(sums[n][1], b, four)];
             }
         }
         for n in 0..N {
@@ -537,16 +545,6 @@ where
         }
         sums
     }
-}
-
-/// The value, which the compiler does not know.
-#[inline(always)]
-fn opaque(mut value: usize) -> usize {
-    // SAFETY: does nothing.
-    unsafe {
-        asm!("/* {0} */", inout(reg) value, options(pure, nomem, nostack, preserves_flags));
-    }
-    value
 }
 
 /// `total + dots * (scales * scale)`, the sum fused.

@@ -5,12 +5,17 @@
 //! [`Registers`], an [`Unpack`] for each kind of codes and one or more [`Products`]; everything is
 //! inlined into a function that enables its target features.
 
+use std::arch::asm;
+use std::ops::Range;
+
 use super::tile::{Codes, Element, SubScales, TileFormat};
 use super::{GROUP, SUM_GROUP, TILE_ROWS, Tile, TileInput};
 
 /// Quads in a [`SUM_GROUP`], the columns that are multiplied together.
 pub const QUADS: usize = SUM_GROUP / 4;
 const MAX_SLICES: usize = 4;
+/// Tokens for which a block is unpacked once.
+const MAX_TOKENS: usize = 16;
 
 /// [`Codes`] as a constant, so that the inner loop has no branch.
 pub struct Kind<const CODES: u8>;
@@ -20,6 +25,25 @@ pub const FIVE: u8 = Codes::Five as u8;
 pub const SIX: u8 = Codes::Six as u8;
 pub const EIGHT: u8 = Codes::Eight as u8;
 
+/// The code for 0 of each kind, in the order of [`Codes`].
+pub const ZEROS: [i32; 5] = [
+    Codes::Four.zero(),
+    Codes::Fp4.zero(),
+    Codes::Five.zero(),
+    Codes::Six.zero(),
+    Codes::Eight.zero(),
+];
+
+/// What is known of [`Codes`] at compile time.
+pub trait CodeKind {
+    /// [`Codes::zero`].
+    const ZERO: i32;
+}
+
+impl<const CODES: u8> CodeKind for Kind<CODES> {
+    const ZERO: i32 = ZEROS[CODES as usize];
+}
+
 /// An instruction set's registers.
 ///
 /// # Safety
@@ -27,8 +51,6 @@ pub const EIGHT: u8 = Codes::Eight as u8;
 pub trait Registers {
     /// Registers for the rows of a tile.
     const SLICES: usize;
-    /// Whether the totals of eight tokens fit into registers, instead of four.
-    const EIGHT_TOKENS: bool;
     type Floats: Copy;
     type Integers: Copy;
     /// The codes of four columns.
@@ -39,7 +61,8 @@ pub trait Registers {
     /// Requests the memory ahead of these bytes, if that was found to help.
     unsafe fn prefetch(_at: *const u8, _bytes: usize) {}
 
-    unsafe fn splat(value: i32) -> Self::Integers;
+    /// `zero`, which is known at compile time, times the number at `negated_sum`, for all rows.
+    unsafe fn start(zero: i32, negated_sum: *const i32) -> Self::Integers;
 
     unsafe fn add(a: Self::Integers, b: Self::Integers) -> Self::Integers;
 
@@ -69,7 +92,7 @@ pub trait Registers {
 }
 
 /// Reads one kind of [`Codes`].
-pub trait Unpack<R: Registers> {
+pub trait Unpack<R: Registers>: CodeKind {
     /// What unpacked codes are less than the stored ones.
     const OFFSET: i32 = 0;
 
@@ -153,37 +176,39 @@ unsafe fn shaped<R, U, P, const SPLIT: bool, const MINS: bool>(
     U: Unpack<R>,
     P: Products<R>,
 {
-    let mut token = 0;
     // SAFETY: the caller's promises.
     unsafe {
-        while R::EIGHT_TOKENS && token + 8 <= input.tokens {
-            tokens::<8, R, U, P, SPLIT, MINS>(tile, input, token, out, stride);
-            token += 8;
-        }
-        while token + 4 <= input.tokens {
-            tokens::<4, R, U, P, SPLIT, MINS>(tile, input, token, out, stride);
-            token += 4;
-        }
-        while R::EIGHT_TOKENS && token + 2 <= input.tokens {
-            tokens::<2, R, U, P, SPLIT, MINS>(tile, input, token, out, stride);
-            token += 2;
-        }
-        while token < input.tokens {
-            tokens::<1, R, U, P, SPLIT, MINS>(tile, input, token, out, stride);
-            token += 1;
+        match input.tokens {
+            0 => {}
+            1 => tokens::<1, R, U, P, SPLIT, MINS>(tile, input, 0..1, out, stride),
+            2 => tokens::<2, R, U, P, SPLIT, MINS>(tile, input, 0..2, out, stride),
+            count => {
+                let mut first = 0;
+                // With minimums, which are one more load for each product, totals of eight tokens
+                // in registers are faster (ADR 0019).
+                while MINS && R::SLICES == 1 && first + 8 <= count {
+                    tokens::<8, R, U, P, SPLIT, MINS>(tile, input, first..first + 8, out, stride);
+                    first += 8;
+                }
+                while first < count {
+                    let range = first..count.min(first + MAX_TOKENS);
+                    first = range.end;
+                    tokens::<MAX_TOKENS, R, U, P, SPLIT, MINS>(tile, input, range, out, stride);
+                }
+            }
         }
     }
 }
 
-/// The totals of `N` tokens, which stay in registers: each weight is unpacked once for all.
+/// The totals of up to `N` tokens: each weight is unpacked once for all.
 ///
 /// # Safety
-/// As for [`all_tokens`], once lengths have been checked.
+/// As for [`all_tokens`], once lengths have been checked; the tokens must exist.
 #[inline(always)]
 unsafe fn tokens<const N: usize, R, U, P, const SPLIT: bool, const MINS: bool>(
     tile: &Tile,
     input: &TileInput,
-    token: usize,
+    range: Range<usize>,
     out: *mut f32,
     stride: usize,
 ) where
@@ -191,12 +216,23 @@ unsafe fn tokens<const N: usize, R, U, P, const SPLIT: bool, const MINS: bool>(
     U: Unpack<R>,
     P: Products<R>,
 {
+    // Few tokens' totals stay in registers. Those of more are loaded and stored for each block, in
+    // a loop that the compiler must not unroll: the processor overlaps its passes, and a long body
+    // is slower.
+    let count = if N < MAX_TOKENS {
+        N
+    } else {
+        opaque(range.len()).min(N)
+    };
     let form = &tile.form;
     let rows = TILE_ROWS / R::SLICES;
     let (lines, planes) = form.codes.block_bytes();
     let (scale_bytes, min_bytes) = form.element_bytes();
     let sub_scale_bytes = form.sub_scale_bytes();
-    let bias = U::OFFSET - form.zero();
+    let zero = if MINS { 0 } else { U::ZERO } - U::OFFSET;
+    // The first tokens bring the tile into the cache. One token's products of eight-bit codes take
+    // so little work that prefetching would only add to it.
+    let prefetched = range.start == 0 && (N > 1 || form.codes != Codes::Eight);
     let mut left_in_run = 0;
     let mut at = tile.bytes.as_ptr();
     // SAFETY: `check` has matched the tile's length with its form, so that every run has its
@@ -215,8 +251,7 @@ unsafe fn tokens<const N: usize, R, U, P, const SPLIT: bool, const MINS: bool>(
             }
             left_in_run -= 1;
             let sub_scales = at.add(lines + planes);
-            // Eight-bit codes take little work: prefetching would only add to it.
-            if N == 1 && form.codes != Codes::Eight {
+            if prefetched {
                 R::prefetch(at, lines + planes);
             }
             for slice in 0..R::SLICES {
@@ -241,36 +276,36 @@ unsafe fn tokens<const N: usize, R, U, P, const SPLIT: bool, const MINS: bool>(
                 let [codes, later_codes] = U::unpack(at, slice);
                 // Tokens outside, quads inside: each activation is read once, straight into its
                 // product, and the tokens' chains overlap.
-                for (n, totals) in totals.iter_mut().enumerate() {
-                    let first = (token + n) * input.cols + block * GROUP;
-                    let x = input.codes.as_ptr().add(first);
+                for (n, totals) in totals.iter_mut().enumerate().take(count) {
+                    let group = input.block(range.start + n, block);
+                    let x = group.codes.as_ptr();
                     let later_x = x.add(SUM_GROUP);
-                    let sums = input.sums.as_ptr().add(first / SUM_GROUP);
-                    let scale = *input.scales.as_ptr().add(first / GROUP);
+                    let (start, later_start) = if SPLIT {
+                        let [first, second] = &group.negated_sums;
+                        (R::start(zero, first), R::start(zero, second))
+                    } else {
+                        (R::start(zero, &group.negated_sum), R::start(0, &0))
+                    };
+                    let dots = P::dots(&codes, x, start);
+                    let later_dots = P::dots(&later_codes, later_x, later_start);
+                    let scale = group.scale;
                     let mut total = totals[slice];
                     if SPLIT {
-                        let dots = P::dots(&codes, x, R::splat(bias * *sums));
                         total = R::add_dots(total, dots, scales, scale);
-                        let start = R::splat(bias * *sums.add(1));
-                        let dots = P::dots(&later_codes, later_x, start);
-                        total = R::add_dots(total, dots, later_scales, scale);
+                        total = R::add_dots(total, later_dots, later_scales, scale);
                     } else {
-                        let dots = P::dots(&codes, x, R::splat(0));
-                        let start = R::splat(bias * (*sums + *sums.add(1)));
-                        let later_dots = P::dots(&later_codes, later_x, start);
                         total = R::add_dots(total, R::add(dots, later_dots), scales, scale);
                     }
                     if MINS {
-                        let sum = *input.scaled_sums.as_ptr().add(first / GROUP);
-                        total = R::add_mins(total, mins, sum);
+                        total = R::add_mins(total, mins, group.scaled_sum);
                     }
                     totals[slice] = total;
                 }
             }
             at = sub_scales.add(sub_scale_bytes * if MINS { 2 } else { 1 });
         }
-        for (n, totals) in totals.iter().enumerate() {
-            let out = out.add((token + n) * stride);
+        for (n, totals) in totals.iter().enumerate().take(count) {
+            let out = out.add((range.start + n) * stride);
             for (slice, total) in totals.iter().enumerate().take(R::SLICES) {
                 R::store(out.add(slice * rows), *total);
             }
@@ -299,4 +334,14 @@ unsafe fn run_elements<R: Registers, const MINS: bool>(
             _ => [scales; 2],
         }
     }
+}
+
+/// The value, which the compiler does not know.
+#[inline(always)]
+pub fn opaque(mut value: usize) -> usize {
+    // SAFETY: does nothing.
+    unsafe {
+        asm!("/* {0} */", inout(reg) value, options(pure, nomem, nostack, preserves_flags));
+    }
+    value
 }

@@ -40,15 +40,18 @@ pub fn predict_bytes(spec: &ModelSpec, extent: Extent) -> u64 {
     let stream = hidden * (2 + usize::from(sum));
     let plain = stream + per_layer + angles(spec) + widest.plain();
     let rounded = hidden + widest.rounded();
-    // In addition to a value's four bytes: one for its code, three quarters for its group's scale and
-    // sums, two for its bf16 form.
-    let per_token = plain as u64 * VALUE + rounded as u64 * 31 / 4 + FACTORS + BLOCK;
+    // In addition to a value's four bytes: one for its code and one for its block's scale and sums,
+    // two for its bf16 form.
+    let per_token = plain as u64 * VALUE + rounded as u64 * 8 + FACTORS + BLOCK;
+    // Blocks have room for an odd number of tokens.
+    let odd = rounded as u64 * 2;
     let logits = (HEAD_BLOCK * spec.vocab_size) as u64 * VALUE;
     let results = spec
         .mixers()
         .map(|(_, mixer)| piece_result_bytes(mixer, extent));
     per_token
         .saturating_mul(extent.tokens as u64)
+        .saturating_add(odd)
         .saturating_add(logits)
         .saturating_add(results.max().unwrap_or(0))
 }

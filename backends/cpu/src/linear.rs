@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use loquat_cpu_kernels::{GROUP, Kernels, Quantized, Rounded, SUM_GROUP, TILE_ROWS, TileInput};
+use loquat_cpu_kernels::{ActivationBlock, GROUP, Kernels, Rounded, TILE_ROWS, TileInput};
 use loquat_session::{OpenError, Precision};
 use loquat_weights::Matrix;
 use smallvec::SmallVec;
@@ -27,11 +27,8 @@ pub struct Activations {
     pub values: Buffer<f32>,
     tokens: usize,
     cols: usize,
-    codes: Buffer<i8>,
-    scales: Buffer<f32>,
-    sums: Buffer<i32>,
-    pair_sums: Buffer<[i16; 2]>,
-    scaled_sums: Buffer<f32>,
+    /// As a [`TileInput`] has them.
+    blocks: Buffer<ActivationBlock>,
     bf16: Buffer<u32>,
     bf16_factors: Buffer<f32>,
 }
@@ -44,6 +41,8 @@ pub struct Product<'a> {
     out: SharedMut<'a, f32>,
     /// Index of its first task among all products of a loop.
     first_task: usize,
+    /// Neighbouring tiles that a task computes.
+    tiles_per_task: usize,
     /// Tokens that a task computes at a time.
     tokens_per_task: usize,
 }
@@ -71,6 +70,7 @@ impl<'a> Product<'a> {
             tokens,
             out: SharedMut::new(out),
             first_task: 0,
+            tiles_per_task: 1,
             tokens_per_task: 0,
         }
     }
@@ -110,6 +110,24 @@ impl Linear {
     fn tiles(&self) -> usize {
         self.rows().div_ceil(TILE_ROWS)
     }
+
+    /// How many tokens of `cols` activations stay in a second-level cache while several tiles are
+    /// multiplied by them.
+    fn cached_tokens(&self, cols: usize) -> usize {
+        /// Half of the second-level cache of most processors.
+        const BYTES: usize = 256 << 10;
+        let per_token = match self {
+            Self::Packed(_) => cols / GROUP * size_of::<ActivationBlock>(),
+            Self::Plain(plain) => match plain.activation_bytes() {
+                Some(bytes) => cols * bytes,
+                // Decoding a row costs more than reading activations again.
+                None => return usize::MAX,
+            },
+        };
+        (BYTES / per_token.max(1))
+            .max(1)
+            .next_multiple_of(KERNEL_TOKENS)
+    }
 }
 
 impl Product<'_> {
@@ -118,12 +136,24 @@ impl Product<'_> {
         self.tokens.len().div_ceil(self.tokens_per_task).max(1)
     }
 
-    /// Computes one tile for one part of the tokens. Parts of a tile are consecutive.
+    fn tasks(&self) -> usize {
+        self.linear.tiles().div_ceil(self.tiles_per_task) * self.token_parts()
+    }
+
+    /// Computes some neighbouring tiles for one part of the tokens. Parts of a tile are
+    /// consecutive.
     fn run_task(&self, kernels: &Kernels, task: usize) {
         let parts = self.token_parts();
         let first = task % parts * self.tokens_per_task;
         let end = (first + self.tokens_per_task).min(self.tokens.len());
-        self.run_tile(kernels, task / parts, first..end);
+        let tile = task / parts * self.tiles_per_task;
+        let tiles = tile..self.linear.tiles().min(tile + self.tiles_per_task);
+        let chunk = self.linear.cached_tokens(self.input.cols);
+        for start in (first..end).step_by(chunk) {
+            for tile in tiles.clone() {
+                self.run_tile(kernels, tile, start..start.saturating_add(chunk).min(end));
+            }
+        }
     }
 
     /// Computes one tile for some of the product's tokens.
@@ -236,31 +266,24 @@ impl Activations {
 
     fn quantize(&mut self, kernels: &Kernels, pool: &mut Pool) {
         let (tokens, cols) = (self.tokens, self.cols);
-        fit(&mut self.codes, tokens * cols);
-        fit(&mut self.scales, tokens * cols / GROUP);
-        fit(&mut self.sums, tokens * cols / SUM_GROUP);
-        fit(&mut self.pair_sums, tokens * cols / SUM_GROUP);
-        fit(&mut self.scaled_sums, tokens * cols / GROUP);
-        let codes = SharedMut::new(&mut self.codes);
-        let scales = SharedMut::new(&mut self.scales);
-        let sums = SharedMut::new(&mut self.sums);
-        let pair_sums = SharedMut::new(&mut self.pair_sums);
-        let scaled_sums = SharedMut::new(&mut self.scaled_sums);
+        let stride = self.stride();
+        fit(&mut self.blocks, stride * (cols / GROUP));
+        let blocks = SharedMut::new(&mut self.blocks);
         let values = &self.values;
         for_parts(pool, (tokens, cols), 2, &|token, part| {
-            let (at, len) = (token * cols + part.start, part.len());
-            // SAFETY: each task writes its own groups, and the table was chosen for this machine.
+            let first = part.start / GROUP * stride + token;
+            // SAFETY: each task writes its own blocks, and the table was chosen for this machine.
             unsafe {
-                let out = Quantized {
-                    codes: codes.slice(at, len),
-                    scales: scales.slice(at / GROUP, len / GROUP),
-                    sums: sums.slice(at / SUM_GROUP, len / SUM_GROUP),
-                    pair_sums: pair_sums.slice(at / SUM_GROUP, len / SUM_GROUP),
-                    scaled_sums: scaled_sums.slice(at / GROUP, len / GROUP),
-                };
-                (kernels.quantize)(&values[at..at + len], out);
+                let out = blocks.pointer(first);
+                (kernels.quantize)(&values[token * cols..][part], out, stride);
             }
         });
+    }
+
+    /// From a token's block to its next one. It is odd, so that blocks of many tokens do not meet
+    /// in few sets of a cache.
+    fn stride(&self) -> usize {
+        self.tokens | 1
     }
 
     /// Some rows as [`Activations::prepare`] has rounded them to bf16.
@@ -276,11 +299,8 @@ impl Activations {
         TileInput {
             tokens: tokens.len(),
             cols: self.cols,
-            codes: &self.codes[tokens.start * self.cols..],
-            scales: &self.scales[tokens.start * self.cols / GROUP..],
-            sums: &self.sums[tokens.start * self.cols / SUM_GROUP..],
-            pair_sums: &self.pair_sums[tokens.start * self.cols / SUM_GROUP..],
-            scaled_sums: &self.scaled_sums[tokens.start * self.cols / GROUP..],
+            stride: self.stride(),
+            blocks: &self.blocks[tokens.start..],
         }
     }
 }
@@ -289,14 +309,22 @@ impl Activations {
 pub fn multiply<'a>(kernels: &Kernels, pool: &mut Pool, mut products: impl AsMut<[Product<'a>]>) {
     let products = products.as_mut();
     let tiles: usize = products.iter().map(|product| product.linear.tiles()).sum();
-    // With few tiles for each thread, the last ones would leave most threads without work.
-    let parts = (TASKS_PER_THREAD * pool.threads()).div_ceil(tiles.max(1));
+    let threads = pool.threads();
+    // With few tiles for each thread, the last ones would leave most threads without work. With
+    // many, neighbours share activations that are in the cache.
+    let parts = (TASKS_PER_THREAD * threads).div_ceil(tiles.max(1));
+    let tiles_per_task = (tiles / (TASKS_PER_THREAD * threads)).clamp(1, MAX_TASK_TILES);
     let mut tasks = 0;
     for product in &mut *products {
         let tokens = product.tokens.len();
         product.tokens_per_task = tokens.div_ceil(parts).max(MIN_TASK_TOKENS);
+        product.tiles_per_task = if tokens < MIN_TASK_TOKENS {
+            1
+        } else {
+            tiles_per_task
+        };
         product.first_task = tasks;
-        tasks += product.linear.tiles() * product.token_parts();
+        tasks += product.tasks();
     }
     let products = &*products;
     pool.run(tasks, &|task| {
@@ -308,6 +336,10 @@ pub fn multiply<'a>(kernels: &Kernels, pool: &mut Pool, mut products: impl AsMut
 
 /// Tasks of a product for each thread, if it has enough tokens.
 const TASKS_PER_THREAD: usize = 4;
+/// Neighbouring tiles that a task computes for the same tokens at most.
+const MAX_TASK_TILES: usize = 8;
+/// Tokens that kernels multiply together.
+const KERNEL_TOKENS: usize = 16;
 /// The fewest tokens for which it is worth to unpack a tile once more.
 const MIN_TASK_TOKENS: usize = 64;
 

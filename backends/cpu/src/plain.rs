@@ -61,6 +61,15 @@ impl Plain {
         self.matrix.rows()
     }
 
+    /// Bytes of an activation, or `None` if rows are decoded for each product.
+    pub fn activation_bytes(&self) -> Option<usize> {
+        match self.arithmetic {
+            Arithmetic::Decoded => None,
+            Arithmetic::Exact(_) => Some(4),
+            Arithmetic::Bf16 => Some(2),
+        }
+    }
+
     /// Whether it reads activations rounded to bf16.
     pub fn reads_bf16(&self) -> bool {
         matches!(self.arithmetic, Arithmetic::Bf16)

@@ -91,48 +91,43 @@ fn quantize_agrees_and_reconstructs() {
         let mut x = random.floats(groups * GROUP, 5.0);
         x[..GROUP].fill(0.0);
         x[GROUP - 1] = 1e-38;
+        // Every third block, as in a matrix of three tokens.
+        let stride = 3;
         let run = |k: &Kernels| {
-            let (mut codes, mut scales) = (vec![0i8; x.len()], vec![0.0; groups]);
-            let mut sums = vec![0i32; x.len() / SUM_GROUP];
-            let mut pair_sums = vec![[0i16; 2]; sums.len()];
-            let mut scaled = vec![0.0; groups];
-            let out = Quantized {
-                codes: &mut codes,
-                scales: &mut scales,
-                sums: &mut sums,
-                pair_sums: &mut pair_sums,
-                scaled_sums: &mut scaled,
+            let untouched = ActivationBlock {
+                scale: -1.0,
+                ..ActivationBlock::default()
             };
-            unsafe { (k.quantize)(&x, out) };
-            scales.extend(scaled);
-            for ((codes, pairs), sum) in codes.chunks(SUM_GROUP).zip(pair_sums).zip(&sums) {
-                let mut expected = [0; 2];
-                for (i, code) in codes.iter().enumerate() {
-                    expected[i / 2 % 2] += i16::from(*code);
-                }
-                assert_eq!(pairs, expected, "{}", k.name);
-                assert_eq!(i32::from(pairs[0] + pairs[1]), *sum, "{}", k.name);
-            }
-            (codes, scales, sums)
+            let mut found = vec![untouched; stride * groups];
+            unsafe { (k.quantize)(&x, found.as_mut_ptr(), stride) };
+            let (written, others): (Vec<_>, Vec<_>) = found
+                .into_iter()
+                .enumerate()
+                .partition(|(i, _)| i % stride == 0);
+            assert!(others.iter().all(|(_, block)| *block == untouched));
+            written
+                .into_iter()
+                .map(|(_, block)| block)
+                .collect::<Vec<_>>()
         };
         agree("quantize", |k| {
-            let (codes, scales, sums) = run(k);
-            let codes = codes.iter().map(|code| f32::from(*code));
+            let blocks = run(k);
+            let codes = blocks.iter().flat_map(|block| block.codes.map(f32::from));
             codes
-                .chain(scales)
-                .chain(sums.iter().map(|sum| *sum as f32))
+                .chain(blocks.iter().map(|block| block.scale))
                 .collect()
         });
-        let (codes, scales, sums) = run(supported()[0]);
-        for (i, (x, code)) in x.iter().zip(&codes).enumerate() {
-            let error = (x - f32::from(*code) * scales[i / GROUP]).abs();
-            assert!(
-                error <= scales[i / GROUP] * 0.501 + 1e-30,
-                "{x} became {code}"
-            );
+        for block in run(supported()[0]) {
+            assert_eq!(block, tile::activation_block(block.codes, block.scale));
         }
-        let total: i32 = codes.iter().map(|code| i32::from(*code)).sum();
-        assert_eq!(total, sums.iter().sum::<i32>());
+        for table in supported() {
+            for (x, block) in x.as_chunks::<GROUP>().0.iter().zip(run(table)) {
+                for (x, code) in x.iter().zip(block.codes) {
+                    let error = (x - f32::from(code) * block.scale).abs();
+                    assert!(error <= block.scale * 0.501 + 1e-30, "{x} became {code}");
+                }
+            }
+        }
     }
 }
 
@@ -141,17 +136,9 @@ fn quantize_keeps_nan_visible() {
     let mut x = vec![1.0; GROUP];
     x[7] = f32::NAN;
     for table in supported() {
-        let (mut codes, mut sums) = (vec![0i8; GROUP], vec![0i32; 2]);
-        let (mut scales, mut scaled, mut pair_sums) = ([0.0], [0.0], [[0; 2]; 2]);
-        let out = Quantized {
-            codes: &mut codes,
-            scales: &mut scales,
-            sums: &mut sums,
-            pair_sums: &mut pair_sums,
-            scaled_sums: &mut scaled,
-        };
-        unsafe { (table.quantize)(&x, out) };
-        assert!(scales[0].is_nan(), "{}", table.name);
+        let mut block = ActivationBlock::default();
+        unsafe { (table.quantize)(&x, &raw mut block, 1) };
+        assert!(block.scale.is_nan(), "{}", table.name);
     }
 }
 

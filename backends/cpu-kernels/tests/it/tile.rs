@@ -82,13 +82,10 @@ fn whole(form: &TileFormat, cols: usize) -> usize {
 
 /// Rounded activations of some tokens, the extremes among them.
 struct Input {
-    codes: Vec<i8>,
-    sums: Vec<i32>,
-    pair_sums: Vec<[i16; 2]>,
-    scales: Vec<f32>,
-    scaled_sums: Vec<f32>,
+    blocks: Vec<ActivationBlock>,
     tokens: usize,
     cols: usize,
+    stride: usize,
 }
 
 impl Input {
@@ -97,43 +94,55 @@ impl Input {
         let mut codes: Vec<i8> = bytes.iter().map(|byte| (*byte as i8).max(-127)).collect();
         codes[..GROUP].fill(-127);
         let scales = random.floats(tokens * cols / GROUP, 0.05);
-        Self::new(codes, scales, tokens, cols)
+        Self::new(&codes, &scales, tokens, cols)
     }
 
-    fn new(codes: Vec<i8>, scales: Vec<f32>, tokens: usize, cols: usize) -> Self {
-        let pair_sum = |codes: &[i8], first: usize| -> i16 {
-            let pairs = codes.chunks(4).flat_map(|quad| &quad[first..first + 2]);
-            pairs.map(|code| i16::from(*code)).sum()
-        };
-        let pair_sums = codes.chunks(SUM_GROUP);
-        let pair_sums: Vec<[i16; 2]> = pair_sums
-            .map(|codes| [pair_sum(codes, 0), pair_sum(codes, 2)])
-            .collect();
-        let sum = |pairs: &[i16; 2]| i32::from(pairs[0]) + i32::from(pairs[1]);
-        let sums: Vec<i32> = pair_sums.iter().map(sum).collect();
-        let scaled = scales.iter().zip(sums.chunks(2));
-        let scaled_sums = scaled.map(|(scale, sums)| scale * (sums[0] + sums[1]) as f32);
+    /// Codes are `[token][column]`, scales `[token][block]`.
+    fn new(codes: &[i8], scales: &[f32], tokens: usize, cols: usize) -> Self {
+        // Wider than the tokens, as for a part of them.
+        let stride = tokens + 2;
+        let mut blocks = vec![ActivationBlock::default(); stride * cols / GROUP];
+        for (i, (codes, scale)) in codes.as_chunks::<GROUP>().0.iter().zip(scales).enumerate() {
+            let (token, block) = (i / (cols / GROUP), i % (cols / GROUP));
+            blocks[block * stride + token] = activation_block(*codes, *scale);
+        }
         Self {
-            scaled_sums: scaled_sums.collect(),
-            codes,
-            sums,
-            pair_sums,
-            scales,
+            blocks,
             tokens,
             cols,
+            stride,
         }
+    }
+
+    fn value(&self, token: usize, col: usize) -> f64 {
+        let block = &self.blocks[col / GROUP * self.stride + token];
+        f64::from(block.codes[col % GROUP]) * f64::from(block.scale)
     }
 
     fn view(&self) -> TileInput<'_> {
         TileInput {
             tokens: self.tokens,
             cols: self.cols,
-            codes: &self.codes,
-            scales: &self.scales,
-            sums: &self.sums,
-            pair_sums: &self.pair_sums,
-            scaled_sums: &self.scaled_sums,
+            stride: self.stride,
+            blocks: &self.blocks,
         }
+    }
+}
+
+pub fn activation_block(codes: [i8; GROUP], scale: f32) -> ActivationBlock {
+    let pair_sum = |codes: &[i8], first: usize| -> i16 {
+        let pairs = codes.chunks(4).flat_map(|quad| &quad[first..first + 2]);
+        pairs.map(|code| i16::from(*code)).sum()
+    };
+    let sum = |codes: &[i8]| codes.iter().map(|code| i32::from(*code)).sum::<i32>();
+    let halves: [&[i8]; 2] = [&codes[..SUM_GROUP], &codes[SUM_GROUP..]];
+    ActivationBlock {
+        scale,
+        scaled_sum: scale * sum(&codes) as f32,
+        negated_sum: -sum(&codes),
+        negated_sums: halves.map(|half| -sum(half)),
+        pair_sums: halves.map(|half| [pair_sum(half, 0), pair_sum(half, 2)]),
+        codes,
     }
 }
 
@@ -199,9 +208,7 @@ fn tiles_match_exact_products() {
                 let min = tile.min(row, col).map_or(0.0, f64::from);
                 let weight = code * f64::from(tile.scale(row, col)) + min;
                 for token in 0..tokens {
-                    let at = token * cols + col;
-                    let x = f64::from(input.codes[at]) * f64::from(input.scales[at / GROUP]);
-                    expected[token * TILE_ROWS + row] += weight * x;
+                    expected[token * TILE_ROWS + row] += weight * input.value(token, col);
                 }
             }
         }
@@ -249,7 +256,7 @@ fn largest_codes_agree() {
                 bytes[form.block_at(block)..][..lines + planes].fill(code);
             }
             let scales = random.floats(16 * cols / GROUP, 0.05);
-            let input = Input::new(vec![x; 16 * cols], scales, 16, cols);
+            let input = Input::new(&vec![x; 16 * cols], &scales, 16, cols);
             let what = format!("{form:?}, codes {code}, activations {x}");
             let bytes = &bytes;
             all_agree(&what, &Tile { form, bytes }, &input.view());
