@@ -318,7 +318,7 @@ pub unsafe fn times_sub_scales(elements: __m256, sub_scales: SubScales, at: *con
 
 /// How far ahead of a block memory is requested: nested scales and codes of five and six bits take
 /// so much work per byte that the processor does not look ahead far enough.
-const AHEAD: usize = 2048;
+const AHEAD: usize = 4096;
 /// Bytes of a cache line.
 const CACHE_LINE: usize = 64;
 
