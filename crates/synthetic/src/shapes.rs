@@ -142,8 +142,20 @@ const GEMMA3: ModelSeries = ModelSeries {
     }"#,
 };
 
-const GPT_OSS_TINY: ModelSeries = ModelSeries {
+const GPT_OSS: ModelSeries = ModelSeries {
     architecture: "gpt-oss",
+    config: r#"{
+        "model_type": "gpt_oss", "vocab_size": 201088, "max_position_embeddings": 131072,
+        "rms_norm_eps": 1e-5, "rope_theta": 150000.0, "attention_bias": true,
+        "num_local_experts": 32, "num_experts_per_tok": 4, "sliding_window": 128,
+        "rope_scaling": {
+            "rope_type": "yarn", "factor": 32.0, "beta_fast": 32.0, "beta_slow": 1.0,
+            "original_max_position_embeddings": 4096, "truncate": false
+        }
+    }"#,
+};
+
+const GPT_OSS_TINY: ModelSeries = ModelSeries {
     config: r#"{
         "model_type": "gpt_oss", "vocab_size": 65536, "max_position_embeddings": 131072,
         "rms_norm_eps": 1e-5, "rope_theta": 150000.0, "attention_bias": true,
@@ -153,6 +165,7 @@ const GPT_OSS_TINY: ModelSeries = ModelSeries {
             "original_max_position_embeddings": 4096, "truncate": false
         }
     }"#,
+    ..GPT_OSS
 };
 
 /// In the order that messages list them.
@@ -168,6 +181,7 @@ pub const SHAPES: &[Shape] = &[
     QWEN3_MOE.shape("qwen3-30b-a3b", "Qwen3-30B-A3B",        [2048, 48, 32, 4, 128, 6144]),
     GEMMA3.shape("gemma3-270m", "Gemma-3-270M",              [640,  18, 4,  1, 256, 2048]).tied(),
     GEMMA3.shape("gemma3-1b", "Gemma-3-1B",                  [1152, 26, 4,  1, 256, 6912]).tied(),
+    GPT_OSS.shape("gpt-oss-20b", "gpt-oss-20b",         [2880, 24, 64, 8, 64,  2880]),
     GPT_OSS_TINY.shape("gpt-oss-tiny", "small gpt-oss", [1024, 12, 16, 4, 64,  1024]),
     LLAMA_TINY.shape("llama-tiny", "tiny Llama",        [256,  8,  4,  2, 64,  512]),
 ];

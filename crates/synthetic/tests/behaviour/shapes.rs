@@ -88,6 +88,7 @@ fn parameter_counts_match_published_models() {
         ("qwen3-30b-a3b", 30_532_122),
         ("gemma3-270m", 268_098),
         ("gemma3-1b", 999_885),
+        ("gpt-oss-20b", 20_914_757),
         ("gpt-oss-tiny", 770_497),
         ("llama-tiny", 4_985),
     ];
