@@ -28,7 +28,7 @@ pub use machine::{MachineCores, MachineMemory, processor_name};
 pub use measure::{MachineLimits, measure, measure_quickly};
 
 use loquat_cpu_kernels::{Bf16Bits, F16Bits, Kernels, KvElement, PAGE, Q8Code, supported};
-use loquat_session::limits::{Limits, Sizes};
+use loquat_session::limits::{Limits, MediaSizes, Sizes};
 use loquat_session::sequences::{SequenceLimits, Sequences};
 use loquat_session::transfer::fingerprint;
 use loquat_session::{
@@ -92,10 +92,12 @@ impl CpuBackend {
     ) -> Result<(Plan, Limits), OpenError> {
         let spec = &source.spec;
         let threads = machine::resolve_threads(options)?;
+        let media = MediaSizes::new(spec, options, size_of::<f32>());
         let weights = Model::predict_bytes(spec, &source.weights, options.precision);
+        let context = options.context.unwrap_or(spec.max_context);
         let extent = Extent {
-            tokens: options.max_step_tokens,
-            context: options.context.unwrap_or(spec.max_context),
+            tokens: media.step_tokens(options.max_step_tokens, context),
+            context,
             threads,
         };
         let sizes = Sizes {
@@ -106,6 +108,7 @@ impl CpuBackend {
             weight_bytes: weights.packed,
             mapped_bytes: weights.mapped,
             buffer_bytes: buffers::predict_bytes(spec, extent),
+            media,
         };
         let limits = Limits::new(spec.max_context, options, &sizes)?;
         let traits = BackendTraits {
@@ -114,7 +117,7 @@ impl CpuBackend {
             draws: false,
             batch_invariant: true,
         };
-        Ok((Plan::new(spec, options, &limits, traits), limits))
+        Ok((Plan::new(spec, &limits, traits), limits))
     }
 
     fn open<T: KvElement>(

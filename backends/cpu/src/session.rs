@@ -2,7 +2,7 @@
 
 use loquat_cpu_kernels::{Kernels, KvElement, PAGE};
 use loquat_session::sequences::{RowGrant, RowStates, Sequences};
-use loquat_session::transfer::{Envelope, unseal};
+use loquat_session::transfer::{Envelope, Unsealed, unseal};
 use loquat_session::{
     Capabilities, Emit, Memory, SequenceId, Session, SessionError, StepBatch, StepOutput,
     delegate_sequences,
@@ -254,7 +254,8 @@ impl<T: KvElement> Session for CpuSession<T> {
         let len = self.sequences.len(sequence)?;
         let storage = self.sequences.storage();
         let size = storage.export_len(len).unwrap_or(0);
-        let mut envelope = Envelope::new(self.fingerprint, len, size);
+        let layout = self.sequences.layout(sequence)?;
+        let mut envelope = Envelope::new(self.fingerprint, len, layout, size);
         let pages = self.sequences.pages(sequence)?;
         let state = self.sequences.state(sequence)?;
         storage.export(len, pages, state, envelope.contents());
@@ -265,8 +266,12 @@ impl<T: KvElement> Session for CpuSession<T> {
         let storage = self.sequences.storage();
         let size = |len| storage.export_len(len);
         let max_context = self.capabilities.max_context;
-        let (len, contents) = unseal(bytes, self.fingerprint, max_context, size)?;
-        self.sequences.import(len, |sequences, grant| {
+        let Unsealed {
+            len,
+            layout,
+            contents,
+        } = unseal(bytes, self.fingerprint, max_context, size)?;
+        self.sequences.import((len, layout), |sequences, grant| {
             let pages = sequences.pages(grant.sequence)?.to_vec();
             let state = grant.states.as_ref().map(|states| states.after);
             sequences.storage_mut().import(len, &pages, state, contents);

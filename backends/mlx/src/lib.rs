@@ -31,7 +31,7 @@ mod testing;
 mod transfer;
 mod worker;
 
-use loquat_session::limits::{Limits, Sizes};
+use loquat_session::limits::{Limits, MediaSizes, Sizes};
 use loquat_session::sequences::SequenceLimits;
 use loquat_session::transfer::fingerprint;
 use loquat_session::{
@@ -109,6 +109,7 @@ impl MlxBackend {
             weight_bytes,
             mapped_bytes: 0,
             buffer_bytes: buffers.saturating_add(extra_positions),
+            media: MediaSizes::default(),
         };
         let limits = Limits::new(spec.max_context, options, &sizes)?;
         Ok(Draft {
@@ -132,7 +133,7 @@ struct Draft {
 }
 
 impl Draft {
-    fn plan(&self, source: &ModelSource, options: &SessionOptions) -> Plan {
+    fn plan(&self, source: &ModelSource) -> Plan {
         let traits = BackendTraits {
             device: self.device.label(),
             kv_format: self.dtype.name(),
@@ -141,7 +142,7 @@ impl Draft {
         };
         Plan {
             notes: self.matrices.iter().map(MatrixNote::to_string).collect(),
-            ..Plan::new(&source.spec, options, &self.limits, traits)
+            ..Plan::new(&source.spec, &self.limits, traits)
         }
     }
 }
@@ -227,7 +228,7 @@ impl Backend for MlxBackend {
     }
 
     fn plan(&self, source: &ModelSource, options: &SessionOptions) -> Result<Plan, OpenError> {
-        Ok(self.draft(source, options)?.plan(source, options))
+        Ok(self.draft(source, options)?.plan(source))
     }
 
     fn open(
@@ -238,7 +239,7 @@ impl Backend for MlxBackend {
     ) -> Result<Box<dyn Session>, OpenError> {
         let draft = self.draft(&source, options)?;
         draft.limits.check_memory()?;
-        let plan = draft.plan(&source, options);
+        let plan = draft.plan(&source);
         let open = move |progress: &mut dyn FnMut(f32)| draft.open(plan, &source, progress);
         Ok(Box::new(ThreadedSession::open(open, progress)?))
     }

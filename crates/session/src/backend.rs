@@ -92,6 +92,9 @@ pub struct SessionOptions {
     pub precision: Precision,
     /// How KV is stored; a backend refuses a format that it or the model does not support.
     pub kv_format: Option<KvFormat>,
+    /// Positions of media that may be encoded at once. By default 8192 if the model reads images,
+    /// otherwise 0; a text model needs some for raw embeddings. 0 leaves the tower unloaded.
+    pub media_positions: Option<usize>,
 }
 
 impl Default for SessionOptions {
@@ -105,6 +108,7 @@ impl Default for SessionOptions {
             threads: None,
             precision: Precision::Fast,
             kv_format: None,
+            media_positions: None,
         }
     }
 }

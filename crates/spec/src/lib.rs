@@ -15,6 +15,7 @@ mod naming;
 mod roles;
 mod rope;
 mod validate;
+mod vision;
 
 pub use config::{Config, GgufHeader};
 pub use error::SpecError;
@@ -35,4 +36,9 @@ pub use naming::{
     ConvShape, Fused, LayerNames, Layout, Naming, Orientation, RowMap, Slot, Split, Transform,
 };
 pub use roles::{Kind, LayerRole, Role, norm_roles};
-pub use rope::{Rope, RopePairs, RopeScaling, Yarn};
+pub use rope::{Rope, RopePairs, RopeScaling, RopeSections, SectionOrder, Yarn};
+pub use vision::{
+    Arrangement, ClassToken, Deepstack, Grid, MediaAttention, MergeOrder, PatchEmbedding,
+    PatchOrder, PatchPositions, PatchRope, PatchRopeLayout, PatchSpan, PixelInput, Projector,
+    ProjectorStep, Sampling, VisionBlock, VisionSpec,
+};

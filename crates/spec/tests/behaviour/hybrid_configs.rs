@@ -453,6 +453,7 @@ fn gemma_4_e_reads_lower_layers_keys() {
     assert_eq!(
         spec.per_layer_inputs,
         Some(PerLayerInputs {
+            media_token: 0,
             dim: 256,
             vocab_size: 262_144,
             embedding_scale: 16.0,

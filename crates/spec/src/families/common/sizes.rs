@@ -167,6 +167,7 @@ impl Sizes {
                 scale: 1.0,
                 softcap: None,
             },
+            vision: None,
         }
     }
 

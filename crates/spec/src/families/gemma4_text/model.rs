@@ -149,5 +149,6 @@ pub(super) fn per_layer_inputs(sizes: &Sizes, dim: usize, vocab_size: usize) -> 
         projection_scale: 1.0 / (sizes.hidden as f32).sqrt(),
         combined_scale: std::f32::consts::FRAC_1_SQRT_2,
         norm: Norm::rms(sizes.eps),
+        media_token: 0,
     }
 }
