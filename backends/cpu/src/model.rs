@@ -8,6 +8,7 @@ use loquat_spec::{
 use loquat_weights::{FileWatch, Matrix};
 
 use crate::linear::Linear;
+use crate::tower::Tower;
 
 pub struct Model {
     pub hidden_size: usize,
@@ -25,6 +26,8 @@ pub struct Model {
     pub head_bias: Option<Vec<f32>>,
     pub head_scale: f32,
     pub softcap: Option<f32>,
+    /// `None` if the model has none, or the session takes no pictures.
+    pub tower: Option<Tower>,
     /// The files of the matrices that are not copied.
     pub files: FileWatch,
 }

@@ -42,7 +42,7 @@ pub struct MediaInputs {
     pub videos: bool,
     /// [`Media::Embeddings`](crate::Media::Embeddings)
     pub embeddings: bool,
-    /// Patches of all views of one call at most.
+    /// Patches of a view at most.
     pub max_patches: usize,
     /// A sequence's first row must be its whole prompt: its positions attend to each other.
     pub whole_prompt: bool,

@@ -110,10 +110,10 @@ pub enum SessionError {
         /// What is wrong.
         why: String,
     },
-    /// Media has more patches than one call may have.
-    #[error("media of {patches} patches exceeds the limit of {max}")]
+    /// A view of media has more patches than a view may have.
+    #[error("a view of {patches} patches exceeds the limit of {max}")]
     MediaTooLarge {
-        /// Of all views.
+        /// Of the view.
         patches: usize,
         /// The limit.
         max: usize,

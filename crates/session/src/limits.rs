@@ -64,7 +64,7 @@ pub struct MediaSizes {
     pub bytes_per_position: u64,
     /// Positions that may be encoded at once.
     pub positions: usize,
-    /// Patches of one call.
+    /// Patches of a view at most.
     pub max_patches: usize,
     /// Which positions must enter a step together.
     pub attention: MediaAttention,
@@ -72,7 +72,7 @@ pub struct MediaSizes {
 
 /// Encoded positions of a session by default: several large pictures.
 const MEDIA_POSITIONS: usize = 8192;
-/// Patches of one call at most, which bounds the buffers of the tower.
+/// Patches of a view at most, which bounds the buffers of the tower: Qwen2-VL's default.
 const MAX_PATCHES: usize = 16384;
 /// Positions of the largest views that models read whole: Gemma 4 at its highest resolution.
 const WHOLE_VIEW: usize = 1120;

@@ -133,7 +133,7 @@ impl MediaLayout {
     }
 
     /// The layout of `media` for a model that accepts it, or why it is refused. Counts and sizes
-    /// are checked; `max_patches` bounds all views together.
+    /// are checked; no view may have more than `max_patches`.
     pub fn new(spec: &ModelSpec, media: &Media, max_patches: usize) -> Result<Self, SessionError> {
         let picture = match media {
             Media::Embeddings(values) => return embeddings(spec, values),
@@ -148,16 +148,15 @@ impl MediaLayout {
         if picture.views.is_empty() {
             return Err(invalid("views", "there is none"));
         }
-        let mut patches = 0usize;
         let mut views = Vec::with_capacity(picture.views.len());
         for view in &picture.views {
             let merged = check_view(vision, view)?;
-            patches = patches.saturating_add(view.grid.len().unwrap_or(usize::MAX));
+            let patches = view.grid.len().unwrap_or(usize::MAX);
+            if patches > max_patches {
+                let max = max_patches;
+                return Err(SessionError::MediaTooLarge { patches, max });
+            }
             views.push(merged);
-        }
-        if patches > max_patches {
-            let max = max_patches;
-            return Err(SessionError::MediaTooLarge { patches, max });
         }
         let divisible = vision.attention == MediaAttention::Causal;
         let views = match vision.arrangement {

@@ -16,6 +16,8 @@ mod roles;
 mod rope;
 mod validate;
 mod vision;
+mod vision_naming;
+mod vision_roles;
 
 pub use config::{Config, GgufHeader};
 pub use error::SpecError;
@@ -42,3 +44,5 @@ pub use vision::{
     PatchOrder, PatchPositions, PatchRope, PatchRopeLayout, PatchSpan, PixelInput, Projector,
     ProjectorStep, Sampling, VisionBlock, VisionSpec,
 };
+pub use vision_naming::{VisionNaming, canonical_name as vision_tensor_name};
+pub use vision_roles::{BlockHalf, ClampBound, StepTensor, VisionRole};

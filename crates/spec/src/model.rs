@@ -19,6 +19,8 @@ pub struct ModelSpec {
     pub head: Head,
     /// `None` for models, and files, of text alone.
     pub vision: Option<VisionSpec>,
+    /// Why the config's vision part is not used, if it has one.
+    pub vision_refusal: Option<String>,
 }
 
 /// From token ids to the residual stream.
@@ -109,6 +111,8 @@ pub enum Activation {
     Gelu,
     /// The tanh approximation.
     GeluTanh,
+    /// `x * sigmoid(1.702 x)`
+    QuickGelu,
     Relu,
     /// `max(x, 0)²`
     Relu2,

@@ -390,3 +390,17 @@ impl VisionSpec {
 const MAX_SIZE: usize = 1 << 20;
 const MAX_SIDE: usize = 256;
 const MAX_LAYERS: usize = 1024;
+
+impl ProjectorStep {
+    /// Whether it has tensors of its own.
+    pub(crate) fn is_learned(&self) -> bool {
+        match self {
+            Self::Linear { .. } | Self::Standardize | Self::Gated(_) => true,
+            Self::Norm(norm) => norm.weight || norm.bias,
+            Self::Merge { .. }
+            | Self::AveragePool { .. }
+            | Self::Scale(_)
+            | Self::Activation(_) => false,
+        }
+    }
+}

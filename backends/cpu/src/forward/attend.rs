@@ -115,8 +115,8 @@ impl<T: KvElement> Units<'_, T> {
 
     /// The positions that a planned token attends to.
     fn visible(&self, token: usize) -> Range<usize> {
-        let position = self.plan.tokens[token].position;
-        self.weights.spec.reach.first_seen(position)..position + 1
+        let planned = &self.plan.tokens[token];
+        self.weights.spec.reach.first_seen(planned.position)..planned.seen_end
     }
 
     /// The pieces that any of the tokens attends to.

@@ -17,7 +17,7 @@ use crate::roles::LayerRole::*;
 use crate::rope::{Rope, RopePairs};
 
 pub(super) const FAMILY: Family = Family {
-    model_types: &["glm4"],
+    model_types: &["glm4", "glm4v_text", "glm4v"],
     from_config,
     hugging_face: Naming {
         overrides: &[&[

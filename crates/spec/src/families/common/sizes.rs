@@ -168,6 +168,7 @@ impl Sizes {
                 softcap: None,
             },
             vision: None,
+            vision_refusal: None,
         }
     }
 
