@@ -6,7 +6,7 @@ use loquat_session::loading::{
 use loquat_session::{OpenError, Precision};
 use loquat_spec::{
     Attention, Decay, DeltaOutputGate, DeltaRule, Dense, Experts, FeedForward, Inner as InnerSpec,
-    KvSource, LatentAttention, LayerRole as R, Mamba2, MambaNorm, Mixer, ModelSpec,
+    KvSource, LatentAttention, LayerRole as R, Mamba2, MambaNorm, MediaAttention, Mixer, ModelSpec,
     Norm as NormSpec, Role, Rope, ShortConv, VisionRole,
 };
 use loquat_weights::{FileWatch, Matrix, Weights};
@@ -32,6 +32,7 @@ impl Model {
     ) -> Result<Self, OpenError> {
         let mut loader = Loader {
             weights,
+            attention: spec.media_attention(),
             precision,
             context,
             packer,
@@ -126,6 +127,8 @@ pub struct WeightBytes {
 
 struct Loader<'a> {
     weights: &'a Weights,
+    /// Between positions of media.
+    attention: MediaAttention,
     precision: Precision,
     context: usize,
     packer: Packer<'a>,
@@ -308,6 +311,7 @@ impl LayerLoader<'_, '_> {
         let own_value = attention.kv == KvSource::Own;
         Ok(AttentionWeights {
             spec: attention.clone(),
+            looks_ahead: self.loader.attention.applies_to(attention.reach),
             rope: self.rope(attention.rope.as_ref()),
             query: self.linear(R::Query)?,
             key: self.optional_linear(own, R::Key)?,

@@ -85,6 +85,8 @@ pub struct Output {
 
 pub struct AttentionWeights {
     pub spec: Attention,
+    /// Positions of media may attend to later ones.
+    pub looks_ahead: bool,
     pub rope: Option<usize>,
     pub query: Linear,
     pub key: Option<Linear>,

@@ -223,11 +223,12 @@ impl VisionCase {
                     values: own.to_vec(),
                 }]
             };
-            let seconds = self.arrays.rows("second_per_grid_ts");
+            let seconds = self.arrays.find("second_per_grid_ts");
+            let seconds = seconds.and_then(|array| floats(array).ok());
             let picture = Picture {
                 views,
                 tiling: None,
-                seconds_per_frame: seconds.map(|rows| rows[0][0] as f32),
+                seconds_per_frame: seconds.and_then(|all| all.first().copied()),
             };
             media.push(if is_video {
                 Media::Video(picture)

@@ -118,8 +118,8 @@ impl MediaSizes {
     pub fn step_tokens(&self, requested: usize, context: usize) -> usize {
         let whole = match self.attention {
             MediaAttention::Causal => 0,
-            MediaAttention::View if self.positions == 0 => 0,
-            MediaAttention::View => WHOLE_VIEW,
+            MediaAttention::View | MediaAttention::WindowedView if self.positions == 0 => 0,
+            MediaAttention::View | MediaAttention::WindowedView => WHOLE_VIEW,
             MediaAttention::FirstRow => WHOLE_PROMPT,
         };
         requested.max(whole.min(context))

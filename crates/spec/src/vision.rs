@@ -2,6 +2,7 @@
 //! attention blocks over patches, and projectors from its output to the text model's stream.
 
 use crate::error::SpecError;
+use crate::mixers::Reach;
 use crate::model::{Activation, Dense, Norm};
 
 /// From patches to features, step by step in the order of the fields.
@@ -218,6 +219,8 @@ pub enum MediaAttention {
     Causal,
     /// All of their view.
     View,
+    /// The same, in layers with a window.
+    WindowedView,
     /// All positions of the sequence's first row, text or not, attend to each other.
     FirstRow,
 }
@@ -239,6 +242,18 @@ impl Grid {
     /// Whether it has no cells.
     pub fn is_empty(self) -> bool {
         self.len() == Some(0)
+    }
+}
+
+impl MediaAttention {
+    /// Whether positions of a view attend to each other in any layer.
+    pub fn keeps_views_whole(self) -> bool {
+        matches!(self, Self::View | Self::WindowedView)
+    }
+
+    /// Whether layers of this reach attend to later positions.
+    pub fn applies_to(self, reach: Reach) -> bool {
+        self != Self::WindowedView || matches!(reach, Reach::Window(_))
     }
 }
 

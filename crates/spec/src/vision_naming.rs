@@ -174,8 +174,7 @@ impl VisionNaming {
             None => (&vision.projector.steps, self.projector),
             Some(index) => (&vision.deepstack[index].projector.steps, self.deepstack),
         };
-        let earlier = steps[..step].iter().filter(|step| step.is_learned());
-        let module = modules.get(earlier.count()).copied().unwrap_or("");
+        let module = module_of(steps, modules, step);
         let module = module.replace("{}", &projector.saturating_sub(1).to_string());
         let ending = match tensor {
             StepTensor::Weight if module.ends_with("_weight") => return module,
@@ -190,6 +189,25 @@ impl VisionNaming {
         };
         format!("{module}.{ending}")
     }
+}
+
+/// The module of a step: the modules name each learned step in order, those that a config leaves
+/// out among them.
+fn module_of(steps: &[ProjectorStep], modules: &[&'static str], step: usize) -> &'static str {
+    let mut rest = modules.iter();
+    let mut found = "";
+    for step in steps[..=step].iter().filter(|step| step.is_learned()) {
+        let fits = |module: &&&str| {
+            let is_norm = module.contains("norm") || module.ends_with(".ln_q");
+            match step {
+                ProjectorStep::Standardize => module.ends_with(".std"),
+                ProjectorStep::Norm(_) => is_norm,
+                _ => !is_norm && !module.ends_with(".std"),
+            }
+        };
+        found = rest.find(fits).copied().unwrap_or("");
+    }
+    found
 }
 
 fn is_step_norm(vision: &VisionSpec, role: VisionRole) -> bool {

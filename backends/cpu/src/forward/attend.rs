@@ -116,7 +116,12 @@ impl<T: KvElement> Units<'_, T> {
     /// The positions that a planned token attends to.
     fn visible(&self, token: usize) -> Range<usize> {
         let planned = &self.plan.tokens[token];
-        self.weights.spec.reach.first_seen(planned.position)..planned.seen_end
+        let end = if self.weights.looks_ahead {
+            planned.seen_end
+        } else {
+            planned.position + 1
+        };
+        self.weights.spec.reach.first_seen(planned.position)..end
     }
 
     /// The pieces that any of the tokens attends to.

@@ -95,7 +95,9 @@ impl Function {
             ),
             // Only vision towers have it, and this backend runs none yet.
             Activation::QuickGelu => {
-                return Err(MlxError("the activation `quick_gelu` is not implemented".into()));
+                return Err(MlxError(
+                    "the activation `quick_gelu` is not implemented".into(),
+                ));
             }
             Activation::Relu => (None, Some(Fused::Relu), Vec::new()),
             Activation::Relu2 => (None, Some(Fused::Relu2), Vec::new()),

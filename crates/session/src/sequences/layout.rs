@@ -59,7 +59,8 @@ pub struct SequenceLayout {
 pub struct TokenPlace {
     /// Rotary position by frame, row and column; equal for text.
     pub rope: [usize; 3],
-    /// The first position that it does not attend to.
+    /// The first position that it does not attend to, in layers that
+    /// [look ahead](MediaAttention::applies_to).
     pub seen_end: usize,
 }
 
@@ -99,7 +100,7 @@ impl SequenceLayout {
             MediaAttention::Causal => at_most,
             MediaAttention::FirstRow if at_most < self.prefix => 0,
             MediaAttention::FirstRow => at_most,
-            MediaAttention::View => {
+            MediaAttention::View | MediaAttention::WindowedView => {
                 let before = self.views.partition_point(|view| view.start < at_most);
                 let last = self.views[..before].last();
                 match last.filter(|view| at_most < view.end()) {
@@ -201,7 +202,9 @@ impl SequenceLayout {
                 rope: rope_position(&all, at),
                 seen_end: match (attention, inside) {
                     (MediaAttention::FirstRow, _) if opens_prefix => end,
-                    (MediaAttention::View, Some(placed)) => placed.end(),
+                    (MediaAttention::View | MediaAttention::WindowedView, Some(placed)) => {
+                        placed.end()
+                    }
                     _ => at + 1,
                 },
             }

@@ -17,7 +17,7 @@ use crate::roles::LayerRole::*;
 use crate::rope::{Rope, RopePairs};
 
 pub(super) const FAMILY: Family = Family {
-    model_types: &["glm4", "glm4v_text", "glm4v"],
+    model_types: &["glm4"],
     from_config,
     hugging_face: Naming {
         overrides: &[&[
@@ -39,7 +39,7 @@ pub(super) const FAMILY: Family = Family {
     facts: FamilyFacts::PLAIN,
 };
 
-fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
+pub(super) fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     let config = &config.with_defaults(json!({
         "num_key_value_heads": 2,
         "head_dim": 128,

@@ -20,6 +20,7 @@ mod gemma4_text;
 mod glm4;
 mod glm4_moe;
 mod glm4_moe_lite;
+mod glm4v_text;
 mod gpt2;
 mod gpt_neox;
 mod gpt_oss;
@@ -123,6 +124,7 @@ const FAMILIES: &[Family] = &[
     glm4::FAMILY,
     glm4_moe::FAMILY,
     glm4_moe_lite::FAMILY,
+    glm4v_text::FAMILY,
     gpt2::FAMILY,
     gpt_neox::FAMILY,
     gpt_oss::FAMILY,

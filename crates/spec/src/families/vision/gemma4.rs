@@ -102,7 +102,7 @@ fn from_config(config: &VisionConfig<'_>) -> Result<VisionSpec, SpecError> {
         None => None,
     };
     if attention == Some("vision") {
-        spec.attention = MediaAttention::View;
+        spec.attention = MediaAttention::WindowedView;
     }
     Ok(spec)
 }
