@@ -29,6 +29,7 @@ pub use batch::{Emit, MediaSpan, Row, RowOutput, Span, StepBatch, StepOutput};
 pub use capabilities::{Capabilities, HeldMemory, MediaInputs, Memory, PrefixCopy};
 pub use draw::Draw;
 pub use error::{MemoryBound, OpenError, SessionError};
+pub use loquat_spec::Grid;
 pub use media::{
     Media, MediaHandle, MediaId, MediaLayout, Picture, PositionGrid, Tiling, View, ViewLayout,
 };

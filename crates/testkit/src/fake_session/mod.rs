@@ -230,6 +230,7 @@ fn capabilities(options: &FakeOptions) -> Capabilities {
         draws: options.draws,
         prefix_copy: match options.snapshots {
             Some(_) => PrefixCopy::AtSnapshots,
+            None if options.media.attention == MediaAttention::FirstRow => PrefixCopy::None,
             None => PrefixCopy::AnyLength,
         },
         export: true,

@@ -10,7 +10,8 @@ fn wrapped(rename: impl Fn(&str) -> String) -> Folder {
     let mut folder = Folder::golden("gemma3_text");
     let text = folder.config.clone();
     folder.config = json!({
-        "model_type": "gemma3", "text_config": text, "vision_config": {"hidden_size": 1152},
+        "model_type": "unlisted_vision_model", "text_config": text,
+        "vision_config": {"hidden_size": 1152},
     });
     for tensor in &mut folder.tensors {
         tensor.name = rename(&tensor.name);
