@@ -272,6 +272,7 @@ fn activate(activation: Activation, gate: &mut [f32], up: &[f32]) {
         Activation::Silu => gated(gate, up, silu),
         Activation::Gelu => gated(gate, up, gelu),
         Activation::GeluTanh => gated(gate, up, gelu_tanh),
+        Activation::QuickGelu => gated(gate, up, |x| x * sigmoid(1.702 * x)),
         // NaN is not below zero, and stays.
         Activation::Relu => gated(gate, up, |x| if x <= 0.0 { 0.0 } else { x }),
         Activation::Relu2 => gated(gate, up, |x| if x <= 0.0 { 0.0 } else { x * x }),

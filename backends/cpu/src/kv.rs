@@ -3,7 +3,11 @@
 //!
 //! Pages are adjacent in a few large regions, for which the system allocates memory on first write.
 
+use std::collections::BTreeMap;
+use std::sync::Arc;
+
 use loquat_cpu_kernels::{KvElement, PAGE, PagePtr};
+use loquat_session::MediaId;
 use loquat_session::sequences::{CopyOnWrite, SequenceStorage, Slot};
 use loquat_spec::ModelSpec;
 
@@ -18,6 +22,23 @@ pub struct KvStorage<T: KvElement> {
     arena: Arena,
     state_layout: StateLayout,
     states: StateBuffers,
+    media: BTreeMap<MediaId, Arc<MediaFeatures>>,
+}
+
+/// Encoded media.
+pub struct MediaFeatures {
+    /// `[level][position][hidden]`
+    pub values: Vec<f32>,
+    pub positions: usize,
+    pub hidden: usize,
+}
+
+impl MediaFeatures {
+    /// `None` if there are fewer levels.
+    pub fn row(&self, level: usize, position: usize) -> Option<&[f32]> {
+        let at = (level * self.positions + position) * self.hidden;
+        self.values.get(at..at + self.hidden)
+    }
 }
 
 struct Page<T> {
@@ -58,6 +79,10 @@ impl<T: KvElement> SequenceStorage for KvStorage<T> {
     fn allocate_state(&mut self, state: Slot) {
         self.states.allocate(state);
     }
+
+    fn free_media(&mut self, media: MediaId) {
+        self.media.remove(&media);
+    }
 }
 
 impl<T: KvElement> KvStorage<T> {
@@ -72,6 +97,7 @@ impl<T: KvElement> KvStorage<T> {
             states: StateBuffers::new(state_layout.len()),
             state_layout,
             pages: Vec::new(),
+            media: BTreeMap::new(),
         }
     }
 
@@ -81,6 +107,14 @@ impl<T: KvElement> KvStorage<T> {
 
     pub fn state_layout(&self) -> &StateLayout {
         &self.state_layout
+    }
+
+    pub fn insert_media(&mut self, id: MediaId, features: MediaFeatures) {
+        self.media.insert(id, Arc::new(features));
+    }
+
+    pub fn media(&self, id: MediaId) -> Option<&Arc<MediaFeatures>> {
+        self.media.get(&id)
     }
 
     pub fn page(&self, page: Slot) -> PagePtr<T> {

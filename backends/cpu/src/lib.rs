@@ -23,21 +23,24 @@ mod recurrent_state;
 mod scaling;
 mod session;
 mod shared;
+mod tower;
 
 pub use loquat_cpu_kernels::cpu_features;
 pub use machine::{MachineCores, MachineMemory, processor_name};
 pub use measure::{MachineLimits, measure, measure_quickly};
 pub use scaling::{ScalingEstimate, estimate_scaling};
 
+use std::sync::Arc;
+
 use loquat_cpu_kernels::{Bf16Bits, F16Bits, Kernels, KvElement, PAGE, Q8Code, supported};
-use loquat_session::limits::{Limits, Sizes};
+use loquat_session::limits::{Limits, MediaSizes, Sizes};
 use loquat_session::sequences::{SequenceLimits, Sequences};
 use loquat_session::transfer::fingerprint;
 use loquat_session::{
     Backend, BackendTraits, Device, DeviceKind, KvFormat, ModelSource, OpenError, Plan, Precision,
     Probe, Session, SessionOptions,
 };
-use loquat_spec::Mixer;
+use loquat_spec::{Mixer, ModelSpec};
 
 use buffers::Extent;
 use kv::KvStorage;
@@ -94,10 +97,13 @@ impl CpuBackend {
     ) -> Result<(Plan, Limits), OpenError> {
         let spec = &source.spec;
         let threads = machine::resolve_threads(options)?;
-        let weights = Model::predict_bytes(spec, &source.weights, options.precision);
+        let media = MediaSizes::new(spec, options, size_of::<f32>());
+        let runs_tower = media.positions > 0;
+        let weights = Model::predict_bytes(spec, &source.weights, (options.precision, runs_tower));
+        let context = options.context.unwrap_or(spec.max_context);
         let extent = Extent {
-            tokens: options.max_step_tokens,
-            context: options.context.unwrap_or(spec.max_context),
+            tokens: media.step_tokens(options.max_step_tokens, context),
+            context,
             threads,
         };
         let sizes = Sizes {
@@ -107,7 +113,9 @@ impl CpuBackend {
             state_bytes: StateLayout::new(spec).bytes(),
             weight_bytes: weights.packed,
             mapped_bytes: weights.mapped,
-            buffer_bytes: buffers::predict_bytes(spec, extent),
+            buffer_bytes: buffers::predict_bytes(spec, extent)
+                .saturating_add(tower_buffer_bytes(spec, &media)),
+            media,
         };
         let limits = Limits::new(spec.max_context, options, &sizes)?;
         let traits = BackendTraits {
@@ -116,7 +124,7 @@ impl CpuBackend {
             draws: false,
             batch_invariant: true,
         };
-        Ok((Plan::new(spec, options, &limits, traits), limits))
+        Ok((Plan::new(spec, &limits, traits), limits))
     }
 
     fn open<T: KvElement>(
@@ -137,7 +145,7 @@ impl CpuBackend {
         let model = Model::load(
             &source.spec,
             &source.weights,
-            options.precision,
+            (options.precision, limits.sizes.media.positions > 0),
             limits.context,
             Packer::new(packed, &mut pool),
             progress,
@@ -151,6 +159,7 @@ impl CpuBackend {
             capabilities: plan.capabilities,
             memory: plan.memory,
             fingerprint: fingerprint(source, T::NAME),
+            spec: Arc::clone(&source.spec),
             plan: Default::default(),
             scratch: Default::default(),
             logits: Default::default(),
@@ -202,6 +211,14 @@ impl Backend for CpuBackend {
             KvFormat::Q8 => self.open::<Q8Code>(&source, options, progress),
         }
     }
+}
+
+/// Bytes of the tower's buffers, if it runs.
+fn tower_buffer_bytes(spec: &ModelSpec, media: &MediaSizes) -> u64 {
+    let vision = spec.vision.as_ref().filter(|_| media.positions > 0);
+    vision.map_or(0, |vision| {
+        tower::predict_buffer_bytes(vision, media.max_patches)
+    })
 }
 
 fn label(kernels: &Kernels, threads: usize) -> String {

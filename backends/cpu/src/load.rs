@@ -6,8 +6,8 @@ use loquat_session::loading::{
 use loquat_session::{OpenError, Precision};
 use loquat_spec::{
     Attention, Decay, DeltaOutputGate, DeltaRule, Dense, Experts, FeedForward, Inner as InnerSpec,
-    KvSource, LatentAttention, LayerRole as R, Mamba2, MambaNorm, Mixer, ModelSpec,
-    Norm as NormSpec, Role, Rope, ShortConv,
+    KvSource, LatentAttention, LayerRole as R, Mamba2, MambaNorm, MediaAttention, Mixer, ModelSpec,
+    Norm as NormSpec, Role, Rope, ShortConv, VisionRole,
 };
 use loquat_weights::{FileWatch, Matrix, Weights};
 
@@ -18,19 +18,21 @@ use crate::model::{
     RopeTable, SharedWeights, ShortConvWeights,
 };
 use crate::pack::Packer;
+use crate::tower::Tower;
 
 impl Model {
-    /// `context` is the session's, on which some ropes depend.
+    /// `context` is the session's, on which some ropes depend. A tower is loaded if it is to run.
     pub fn load(
         spec: &ModelSpec,
         weights: &Weights,
-        precision: Precision,
+        (precision, runs_tower): (Precision, bool),
         context: usize,
         packer: Packer,
         progress: &mut dyn FnMut(f32),
     ) -> Result<Self, OpenError> {
         let mut loader = Loader {
             weights,
+            attention: spec.media_attention(),
             precision,
             context,
             packer,
@@ -39,7 +41,19 @@ impl Model {
         };
         let layers = load_layers(&mut loader, spec, weights, progress)?;
         let head = loader.linear(matrix(weights, head_role(spec))?)?;
+        let tower = if runs_tower {
+            Tower::load(
+                spec,
+                weights,
+                precision,
+                &mut loader.packer,
+                &mut loader.files,
+            )?
+        } else {
+            None
+        };
         let model = Self {
+            tower,
             hidden_size: spec.hidden_size,
             vocab_size: spec.vocab_size,
             embedding_scale: spec.embedding.scale,
@@ -74,10 +88,19 @@ impl Model {
     }
 
     /// Bytes of all weights, packed or mapped, without loading them.
-    pub fn predict_bytes(spec: &ModelSpec, weights: &Weights, precision: Precision) -> WeightBytes {
+    pub fn predict_bytes(
+        spec: &ModelSpec,
+        weights: &Weights,
+        (precision, runs_tower): (Precision, bool),
+    ) -> WeightBytes {
         let mut bytes = WeightBytes::default();
-        for (role, matrix) in weights.matrices() {
+        let runs = |role: &Role| runs_tower || !matches!(role, Role::Vision(_));
+        for (role, matrix) in weights.matrices().filter(|(role, _)| runs(role)) {
             let multiplied = match role {
+                Role::Vision(VisionRole::Positions) => {
+                    bytes.packed += (matrix.rows() * matrix.cols() * 4) as u64;
+                    continue;
+                }
                 Role::Embedding => spec.head.tied,
                 Role::Positions | Role::PerLayerEmbedding => false,
                 _ => true,
@@ -88,7 +111,7 @@ impl Model {
                 None => bytes.mapped += matrix.bytes(),
             }
         }
-        for (_, vector) in weights.vectors() {
+        for (_, vector) in weights.vectors().filter(|(role, _)| runs(role)) {
             bytes.packed += vector.len() as u64 * 4;
         }
         bytes
@@ -104,6 +127,8 @@ pub struct WeightBytes {
 
 struct Loader<'a> {
     weights: &'a Weights,
+    /// Between positions of media.
+    attention: MediaAttention,
     precision: Precision,
     context: usize,
     packer: Packer<'a>,
@@ -276,6 +301,7 @@ impl LayerLoader<'_, '_> {
         let own_value = attention.kv == KvSource::Own;
         Ok(AttentionWeights {
             spec: attention.clone(),
+            looks_ahead: self.loader.attention.applies_to(attention.reach),
             rope: self.rope(attention.rope.as_ref()),
             query: self.linear(R::Query)?,
             key: self.optional_linear(own, R::Key)?,

@@ -11,6 +11,7 @@ use loquat_spec::{
 use loquat_weights::{FileWatch, Matrix};
 
 use crate::linear::Linear;
+use crate::tower::Tower;
 
 pub struct Model {
     pub hidden_size: usize,
@@ -28,6 +29,8 @@ pub struct Model {
     pub head_bias: Option<Vec<f32>>,
     pub head_scale: f32,
     pub softcap: Option<f32>,
+    /// `None` if the model has none, or the session takes no pictures.
+    pub tower: Option<Tower>,
     /// The files of the matrices that are not copied.
     pub files: FileWatch,
 }
@@ -85,6 +88,8 @@ pub struct Output {
 
 pub struct AttentionWeights {
     pub spec: Attention,
+    /// Positions of media may attend to later ones.
+    pub looks_ahead: bool,
     pub rope: Option<usize>,
     pub query: Linear,
     pub key: Option<Linear>,

@@ -74,6 +74,21 @@ impl PageLayout {
 }
 
 impl LayerLayout {
+    /// Of `f32` heads on their own, which are not a model's layer.
+    pub fn for_heads(heads: usize, head_dim: usize) -> Self {
+        Self {
+            kv_heads: heads,
+            key_dim: head_dim,
+            value_dim: head_dim,
+            ..Self::default()
+        }
+    }
+
+    /// Elements of a page of this layer alone.
+    pub fn page_len(&self) -> usize {
+        self.kv_heads * self.head_len()
+    }
+
     fn head_len(&self) -> usize {
         (self.key_dim + self.value_dim + 2 * self.scale_len) * PAGE
     }

@@ -1,18 +1,24 @@
 //! The session contract over the forward pass.
 
+use std::sync::Arc;
+
 use loquat_cpu_kernels::{Kernels, KvElement, PAGE};
-use loquat_session::sequences::{RowGrant, RowStates, Sequences};
-use loquat_session::transfer::{Envelope, unseal};
+use loquat_session::sequences::{RowGrant, RowStates, Sequences, TokenPlace};
+use loquat_session::transfer::{Envelope, Unsealed, unseal};
 use loquat_session::{
-    Capabilities, Emit, Memory, SequenceId, Session, SessionError, StepBatch, StepOutput,
-    delegate_sequences,
+    Capabilities, Emit, Media, MediaHandle, MediaId, MediaLayout, Memory, SequenceId, Session,
+    SessionError, StepBatch, StepOutput, delegate_sequences,
 };
+use loquat_spec::ModelSpec;
 
 use crate::buffers::{Buffer, fit};
-use crate::forward::{Forward, Plan, PlannedRow, PlannedState, PlannedToken, Scratch};
-use crate::kv::KvStorage;
+use crate::forward::{
+    Forward, Plan, PlannedFeature, PlannedRow, PlannedState, PlannedToken, Scratch,
+};
+use crate::kv::{KvStorage, MediaFeatures};
 use crate::model::Model;
 use crate::pool::Pool;
+use crate::tower::Compute;
 
 /// Greedy positions whose logits are computed together; bounds the buffer, not the result.
 pub const HEAD_BLOCK: usize = 16;
@@ -26,6 +32,7 @@ pub struct CpuSession<T: KvElement> {
     /// As planned, with nothing in use.
     pub memory: Memory,
     pub fingerprint: u64,
+    pub spec: Arc<ModelSpec>,
     /// Empty between steps.
     pub plan: Plan<T>,
     pub scratch: Scratch,
@@ -105,18 +112,39 @@ impl<T: KvElement> CpuSession<T> {
         let grant = self
             .sequences
             .accept(batch, index, first, &self.capabilities)?;
+        let places = self.sequences.places(&grant);
         let storage = self.sequences.storage();
         let pages = self.plan.pages.len();
         let own = self.sequences.pages(row.sequence)?;
         let own = own.iter().map(|page| storage.page(*page));
         self.plan.pages.extend(own);
         for (position, id) in (grant.start..).zip(batch.tokens(row)) {
+            let place = places.as_ref().map(|places| places[position - grant.start]);
+            let place = place.unwrap_or(TokenPlace {
+                rope: [position; 3],
+                seen_end: position + 1,
+            });
             self.plan.tokens.push(PlannedToken {
                 id: *id,
+                feature: None,
                 position,
+                rope: place.rope,
+                seen_end: place.seen_end,
                 page: self.plan.pages[pages + position / PAGE],
                 pages: (pages, self.plan.pages.len()),
             });
+        }
+        for span in batch.media(row) {
+            // Accepting the row has checked that the media exists.
+            let Some(features) = storage.media(span.id) else {
+                continue;
+            };
+            let media = self.plan.media.len();
+            self.plan.media.push(Arc::clone(features));
+            let tokens = &mut self.plan.tokens[first + span.at..];
+            for (position, token) in span.range.clone().zip(tokens) {
+                token.feature = Some(PlannedFeature { media, position });
+            }
         }
         let states = grant.states.as_ref();
         self.plan.rows.push(PlannedRow {
@@ -195,6 +223,50 @@ impl<T: KvElement> Session for CpuSession<T> {
         self.sequences.release(sequence)
     }
 
+    fn encode(&mut self, media: &Media) -> Result<MediaHandle, SessionError> {
+        let inputs = &self.capabilities.media;
+        if !inputs.embeddings {
+            return Err(SessionError::Unsupported("media"));
+        }
+        let layout = MediaLayout::new(&self.spec, media, inputs.max_patches)?;
+        let handle = self.sequences.add_media(layout)?;
+        let mut compute = Compute {
+            kernels: self.kernels,
+            pool: &mut self.pool,
+        };
+        let values = match (media, &self.model.tower) {
+            (Media::Embeddings(values), _) => values.clone(),
+            (media, Some(tower)) => tower.encode(&mut compute, media),
+            (_, None) => Vec::new(),
+        };
+        let intact = self.model.files.check();
+        let features = MediaFeatures {
+            values,
+            positions: handle.positions,
+            hidden: self.model.hidden_size,
+        };
+        let computed = match intact {
+            Err(changed) => Err(SessionError::WeightsChanged(changed.to_string())),
+            Ok(()) if !features.values.iter().all(|value| value.is_finite()) => {
+                Err(SessionError::NotANumber)
+            }
+            Ok(()) => Ok(()),
+        };
+        if let Err(error) = computed {
+            self.sequences.release_media(handle.id)?;
+            return Err(error);
+        }
+        let storage = self.sequences.storage_mut();
+        storage.insert_media(handle.id, features);
+        Ok(handle)
+    }
+
+    fn media_features(&self, media: MediaId) -> Result<Vec<f32>, SessionError> {
+        let features = self.sequences.storage().media(media);
+        let features = features.ok_or(SessionError::UnknownMedia(media))?;
+        Ok(features.values.clone())
+    }
+
     fn step(&mut self, batch: &StepBatch, output: &mut StepOutput) -> Result<(), SessionError> {
         output.reset(&self.capabilities);
         self.plan.clear();
@@ -228,7 +300,8 @@ impl<T: KvElement> Session for CpuSession<T> {
         let len = self.sequences.len(sequence)?;
         let storage = self.sequences.storage();
         let size = storage.export_len(len).unwrap_or(0);
-        let mut envelope = Envelope::new(self.fingerprint, len, size);
+        let layout = self.sequences.layout(sequence)?;
+        let mut envelope = Envelope::new(self.fingerprint, len, layout, size);
         let pages = self.sequences.pages(sequence)?;
         let state = self.sequences.state(sequence)?;
         storage.export(len, pages, state, envelope.contents());
@@ -239,8 +312,12 @@ impl<T: KvElement> Session for CpuSession<T> {
         let storage = self.sequences.storage();
         let size = |len| storage.export_len(len);
         let max_context = self.capabilities.max_context;
-        let (len, contents) = unseal(bytes, self.fingerprint, max_context, size)?;
-        self.sequences.import(len, |sequences, grant| {
+        let Unsealed {
+            len,
+            layout,
+            contents,
+        } = unseal(bytes, self.fingerprint, max_context, size)?;
+        self.sequences.import((len, layout), |sequences, grant| {
             let pages = sequences.pages(grant.sequence)?.to_vec();
             let state = grant.states.as_ref().map(|states| states.after);
             sequences.storage_mut().import(len, &pages, state, contents);

@@ -31,12 +31,13 @@ mod testing;
 mod transfer;
 mod worker;
 
-use loquat_session::limits::{Limits, Sizes};
+use loquat_session::limits::{Limits, MediaSizes, Sizes};
 use loquat_session::sequences::SequenceLimits;
 use loquat_session::transfer::fingerprint;
 use loquat_session::{
     Backend, BackendTraits, ModelSource, OpenError, Plan, Probe, Session, SessionOptions,
 };
+use loquat_spec::{MediaAttention, Role};
 
 use array::{DeviceKind, Ops, Type};
 use device::MlxDevice;
@@ -91,10 +92,18 @@ impl MlxBackend {
                 expected: format!("{}, the type of this model's activations", dtype.name()),
             });
         }
+        if spec.media_attention() == MediaAttention::FirstRow {
+            return Err(OpenError::Unavailable {
+                backend: self.name(),
+                why: "It does not compute prompts that attend both ways.".to_owned(),
+                remedy: "Use `--backend cpu` for this model.".to_owned(),
+            });
+        }
         let layout = Layout::new(spec);
         let matrices = pack::report(weights, dtype);
         let vectors = weights
             .vectors()
+            .filter(|(role, _)| !matches!(role, Role::Vision(_)))
             .map(|(_, vector)| vector.len() * dtype.bytes());
         let weight_bytes =
             matrices.iter().map(|note| note.bytes).sum::<u64>() + vectors.sum::<usize>() as u64;
@@ -109,6 +118,7 @@ impl MlxBackend {
             weight_bytes,
             mapped_bytes: 0,
             buffer_bytes: buffers.saturating_add(extra_positions),
+            media: MediaSizes::default(),
         };
         let limits = Limits::new(spec.max_context, options, &sizes)?;
         Ok(Draft {
@@ -132,7 +142,7 @@ struct Draft {
 }
 
 impl Draft {
-    fn plan(&self, source: &ModelSource, options: &SessionOptions) -> Plan {
+    fn plan(&self, source: &ModelSource) -> Plan {
         let traits = BackendTraits {
             device: self.device.label(),
             kv_format: self.dtype.name(),
@@ -141,7 +151,7 @@ impl Draft {
         };
         Plan {
             notes: self.matrices.iter().map(MatrixNote::to_string).collect(),
-            ..Plan::new(&source.spec, options, &self.limits, traits)
+            ..Plan::new(&source.spec, &self.limits, traits)
         }
     }
 }
@@ -227,7 +237,7 @@ impl Backend for MlxBackend {
     }
 
     fn plan(&self, source: &ModelSource, options: &SessionOptions) -> Result<Plan, OpenError> {
-        Ok(self.draft(source, options)?.plan(source, options))
+        Ok(self.draft(source, options)?.plan(source))
     }
 
     fn open(
@@ -238,7 +248,7 @@ impl Backend for MlxBackend {
     ) -> Result<Box<dyn Session>, OpenError> {
         let draft = self.draft(&source, options)?;
         draft.limits.check_memory()?;
-        let plan = draft.plan(&source, options);
+        let plan = draft.plan(&source);
         let open = move |progress: &mut dyn FnMut(f32)| draft.open(plan, &source, progress);
         Ok(Box::new(ThreadedSession::open(open, progress)?))
     }

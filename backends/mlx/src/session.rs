@@ -3,7 +3,7 @@
 //! While rows are greedy, the next step is computed before it is requested: see [`StepAhead`].
 
 use loquat_session::sequences::{RowGrant, RowStates};
-use loquat_session::transfer::{Envelope, unseal};
+use loquat_session::transfer::{Envelope, Unsealed, unseal};
 use loquat_session::{
     Capabilities, Emit, Memory, SequenceId, Session, SessionError, StepBatch, StepOutput,
     delegate_sequences,
@@ -383,14 +383,19 @@ impl Session for MlxSession {
         let contents = storage::contents(&self.sequences, sequence)?;
         let len = contents.len;
         let size = self.layout.export_len(len, self.model.dtype).unwrap_or(0);
-        let mut envelope = Envelope::new(self.fingerprint, len, size);
+        let media = self.sequences.layout(sequence)?;
+        let mut envelope = Envelope::new(self.fingerprint, len, media, size);
         transfer::export(&self.ops, &self.layout, &contents, envelope.contents())?;
         Ok(envelope.seal())
     }
 
     fn import(&mut self, bytes: &[u8]) -> Result<SequenceId, SessionError> {
         let dtype = self.model.dtype;
-        let (len, contents) = unseal(
+        let Unsealed {
+            len,
+            layout: media,
+            contents,
+        } = unseal(
             bytes,
             self.fingerprint,
             self.capabilities.max_context,
@@ -398,7 +403,7 @@ impl Session for MlxSession {
         )?;
         self.drop_ahead();
         let (ops, layout) = (&self.ops, &self.layout);
-        self.sequences.import(len, |sequences, grant| {
+        self.sequences.import((len, media), |sequences, grant| {
             let read = transfer::import(ops, layout, dtype, (len, grant.capacity), contents);
             let (kv_batch, after) = read?;
             storage::put_batch(sequences, &[grant.sequence], kv_batch);

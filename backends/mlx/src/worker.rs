@@ -10,8 +10,8 @@ use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use loquat_session::{
-    Capabilities, HeldMemory, Memory, OpenError, SequenceId, Session, SessionError, StepBatch,
-    StepOutput,
+    Capabilities, HeldMemory, Media, MediaHandle, MediaId, Memory, OpenError, SequenceId, Session,
+    SessionError, StepBatch, StepOutput,
 };
 
 type Job = Box<dyn FnOnce(&mut dyn Session) + Send>;
@@ -164,6 +164,23 @@ impl Session for ThreadedSession {
 
     fn release(&mut self, sequence: SequenceId) -> Result<(), SessionError> {
         self.call(move |session| session.release(sequence))?
+    }
+
+    fn encode(&mut self, media: &Media) -> Result<MediaHandle, SessionError> {
+        let media = media.clone();
+        self.call(move |session| session.encode(&media))?
+    }
+
+    fn retain_media(&mut self, media: MediaId) -> Result<(), SessionError> {
+        self.call(move |session| session.retain_media(media))?
+    }
+
+    fn release_media(&mut self, media: MediaId) -> Result<(), SessionError> {
+        self.call(move |session| session.release_media(media))?
+    }
+
+    fn media_features(&self, media: MediaId) -> Result<Vec<f32>, SessionError> {
+        self.call(move |session| session.media_features(media))?
     }
 
     fn step(&mut self, batch: &StepBatch, output: &mut StepOutput) -> Result<(), SessionError> {

@@ -569,6 +569,9 @@ mod tests {
             kv_granularity: 16,
             state_bytes: 0,
             states_in_use: 0,
+            media_bytes_per_position: 0,
+            media_capacity: 0,
+            media_in_use: 0,
         };
         for (context, capacity, expected) in [
             // 112 for the prompt, 192 for each stream.

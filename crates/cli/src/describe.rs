@@ -356,6 +356,7 @@ fn named(activation: &Activation) -> &'static str {
         Activation::Gelu => "gelu",
         Activation::GeluTanh => "gelu (tanh)",
         Activation::Relu => "relu",
+        Activation::QuickGelu => "quick gelu",
         Activation::Relu2 => "squared relu",
         Activation::ClampedSwiglu { .. } => "clamped swiglu",
     }

@@ -10,7 +10,7 @@ use loquat_session::{PrefixCopy, SequenceId, SessionError};
 
 use crate::prefix_cache::{Hit, release};
 use crate::queue::QueueCandidate;
-use crate::running::Running;
+use crate::running::{HeldMedia, Running};
 use crate::sequence::{Sequence, SequenceEnd};
 use crate::worker::Worker;
 
@@ -111,21 +111,72 @@ impl Worker {
         for hit in self.attempts(hit) {
             match self.start(hit) {
                 Ok(id) if self.fits(id, hit, reservation) => {
-                    self.run_from(turn, now, id, hit);
+                    let error = match self.acquire_media(turn, hit) {
+                        Ok(media) => {
+                            self.run_from((turn, now), (id, hit), media);
+                            return true;
+                        }
+                        Err(error) => error,
+                    };
+                    release(&mut *self.session, id);
+                    if error.is_retryable() && !self.running.is_empty() {
+                        return false;
+                    }
+                    self.fail(turn, now, error);
                     return true;
                 }
                 Ok(id) => release(&mut *self.session, id),
                 Err(_) if hit.is_some() => {}
                 Err(error) if error.is_retryable() && !self.running.is_empty() => {}
                 Err(error) => {
-                    let mut sequence = self.queue.take(turn.index);
-                    sequence.end(SequenceEnd::Failed(error.into()));
-                    self.conclude(vec![sequence], now);
+                    self.fail(turn, now, error);
                     return true;
                 }
             }
         }
         false
+    }
+
+    /// Fails a waiting request.
+    fn fail(&mut self, turn: QueueCandidate, now: Instant, error: SessionError) {
+        let mut sequence = self.queue.take(turn.index);
+        sequence.end(SequenceEnd::Failed(error.into()));
+        self.conclude(vec![sequence], now);
+    }
+
+    /// Encodes the media that the prefix does not cover, or finds them encoded.
+    fn acquire_media(
+        &mut self,
+        turn: QueueCandidate,
+        hit: Option<Hit>,
+    ) -> Result<Vec<HeldMedia>, SessionError> {
+        let cached = hit.map_or(0, |hit| hit.len);
+        let spans = &self.queue.get(turn.index).media;
+        let mut held: Vec<HeldMedia> = Vec::new();
+        for span in spans.iter().filter(|span| span.end() > cached) {
+            let acquired = self.media.acquire(&mut *self.session, &span.content);
+            let most = self.limits.step_tokens;
+            let refused = match acquired {
+                Ok(handle) => {
+                    let span = span.clone();
+                    let len = span.range.len();
+                    held.push(HeldMedia { handle, span });
+                    if handle.divisible || len <= most {
+                        continue;
+                    }
+                    SessionError::StepTooLarge {
+                        tokens: len,
+                        max: most,
+                    }
+                }
+                Err(error) => error,
+            };
+            for held in &held {
+                self.media.release(held.span.content.hash());
+            }
+            return Err(refused);
+        }
+        Ok(held)
     }
 
     /// Prefixes to try, best first. A fork inside a KV page copies that page; without room for the
@@ -167,7 +218,12 @@ impl Worker {
         held + self.promised() + reservation - shared <= self.limits.kv_capacity
     }
 
-    fn run_from(&mut self, turn: QueueCandidate, now: Instant, id: SequenceId, hit: Option<Hit>) {
+    fn run_from(
+        &mut self,
+        (turn, now): (QueueCandidate, Instant),
+        (id, hit): (SequenceId, Option<Hit>),
+        media: Vec<HeldMedia>,
+    ) {
         let mut sequence = self.queue.take(turn.index);
         let cached = hit.map_or(0, |hit| hit.len);
         if !sequence.watch.was_admitted() {
@@ -191,6 +247,8 @@ impl Worker {
             sequence,
             paused: None,
             draw,
+            media,
+            whole_prompt: self.session.capabilities().media.whole_prompt,
         });
         self.reclaim();
     }
@@ -261,7 +319,8 @@ impl Worker {
 
     /// Moves a sequence's KV to the cache. A sequence that computed nothing beyond its prefix is
     /// released: keeping it would make the source copy shared pages.
-    pub(super) fn keep(&mut self, running: Running) -> Sequence {
+    pub(super) fn keep(&mut self, mut running: Running) -> Sequence {
+        Self::release_media(&mut self.media, &mut running, true);
         let Running {
             sequence,
             id,

@@ -164,6 +164,11 @@ impl EngineError {
             | Self::NeverFits { .. }
             | Self::Unsupported { .. }
             | Self::Constraint(_) => Blame::Request,
+            Self::Session(
+                SessionError::InvalidMedia { .. }
+                | SessionError::MediaTooLarge { .. }
+                | SessionError::MediaRange { .. },
+            ) => Blame::Request,
             Self::QueueFull
             | Self::QueueTimeout { .. }
             | Self::FirstTokenTimeout { .. }

@@ -18,6 +18,7 @@ impl NoSession {
             memory: Memory {
                 kv_in_use: 0,
                 states_in_use: 0,
+                media_in_use: 0,
                 ..memory
             },
         }

@@ -7,7 +7,7 @@ use loquat_session::Capabilities;
 
 use crate::limits::Limits;
 use crate::sampling::check_token;
-use crate::{EngineError, Logprobs, Pooling, RequestConstraint, SamplingParams};
+use crate::{EngineError, Logprobs, Pooling, PromptMedia, RequestConstraint, SamplingParams};
 
 /// Allowed values of [`GenerateRequest::priority`].
 const PRIORITIES: RangeInclusive<i32> = -100..=100;
@@ -15,8 +15,11 @@ const PRIORITIES: RangeInclusive<i32> = -100..=100;
 /// A request to generate tokens, score a prompt or embed it.
 #[derive(Debug, Clone, Default)]
 pub struct GenerateRequest {
-    /// At least one token. Image placeholders are tokens too and count toward the length.
+    /// At least one token. Positions of `media` hold any token, which is not read, and count toward
+    /// the length; [`join_spans`](crate::join_spans) makes both fields from spans.
     pub prompt: Vec<u32>,
+    /// The media in the prompt, in order.
+    pub media: Vec<PromptMedia>,
     /// At least 1; or 0 with `prompt_logprobs`, to score the prompt alone, or with `embed`.
     /// Together with the prompt at most the context.
     pub max_tokens: usize,
@@ -68,6 +71,7 @@ impl GenerateRequest {
     pub(crate) fn validate(&self, terms: &ValidationContext<'_>) -> Result<(), EngineError> {
         let Self {
             prompt,
+            media,
             max_tokens,
             sampling,
             stop_ids,
@@ -101,6 +105,7 @@ impl GenerateRequest {
                 check_token(field, token, vocab_size)?;
             }
         }
+        self.check_media(media, terms)?;
         sampling.validate(vocab_size)?;
         check_stop(stop, terms.has_tokenizer)?;
         if sampling.needs_tokenizer() && !terms.has_tokenizer {
@@ -135,6 +140,31 @@ impl GenerateRequest {
         }
         self.check_logits(terms.capabilities)?;
         terms.limits.check_size(prompt.len(), *max_tokens)
+    }
+
+    fn check_media(
+        &self,
+        media: &[PromptMedia],
+        terms: &ValidationContext<'_>,
+    ) -> Result<(), EngineError> {
+        let (prompt, inputs) = (self.prompt.len(), &terms.capabilities.media);
+        let capacity = terms.capabilities.media_positions;
+        crate::media::validate(media, prompt, (inputs, capacity))?;
+        let most = terms.limits.step_tokens;
+        if inputs.whole_prompt && prompt > most {
+            return Err(EngineError::OutOfRange {
+                field: "prompt",
+                found: format!("{prompt} tokens"),
+                expected: format!("at most {most}, which this model reads at once"),
+            });
+        }
+        if self.prompt_logprobs && !media.is_empty() {
+            return Err(EngineError::Unsupported {
+                field: "prompt_logprobs",
+                why: "the prompt contains media, which have no tokens to score",
+            });
+        }
+        Ok(())
     }
 
     /// Rejects generation and scoring options, which an embedding would ignore.

@@ -2,11 +2,13 @@
 
 use std::time::Instant;
 
-use loquat_session::{Draw, Emit, SequenceId, SessionError, StepOutput};
+use loquat_session::{
+    Draw, Emit, MediaHandle, SequenceId, SessionError, Span, StepBatch, StepOutput,
+};
 
-use crate::EngineError;
 use crate::sampling::{self, SamplerScratch};
 use crate::sequence::Sequence;
+use crate::{EngineError, PromptMedia};
 
 /// There are no prefill and decode phases: computed tokens catch up with known tokens.
 #[derive(Debug)]
@@ -24,6 +26,17 @@ pub(crate) struct Running {
     pub paused: Option<Instant>,
     /// How the session draws the next token, if it can do so alone.
     pub draw: Option<Draw>,
+    /// The media that are not computed yet, in order.
+    pub media: Vec<HeldMedia>,
+    /// The first row must be the whole prompt.
+    pub whole_prompt: bool,
+}
+
+/// Encoded media of a running sequence.
+#[derive(Debug)]
+pub(crate) struct HeldMedia {
+    pub handle: MediaHandle,
+    pub span: PromptMedia,
 }
 
 impl Running {
@@ -67,6 +80,61 @@ impl Running {
             Emit::Greedy { positions: 1 }
         };
         (&self.sequence.tokens[self.computed..end], emit)
+    }
+
+    /// Whether a row may end only at some positions.
+    pub fn restricts_rows(&self) -> bool {
+        self.whole_prompt && self.computed == 0 || self.media.iter().any(|m| !m.handle.divisible)
+    }
+
+    /// The longest row of up to `count` tokens, which may be none, and the shortest row at all.
+    pub fn row_lengths(&self, count: usize) -> (usize, usize) {
+        if self.whole_prompt && self.computed == 0 {
+            let prompt = self.sequence.prompt_len;
+            return (if count < prompt { 0 } else { prompt }, prompt);
+        }
+        let whole = self.media.iter().filter(|media| !media.handle.divisible);
+        let inside = |at: usize| {
+            let mut spans = whole.clone().map(|media| &media.span);
+            spans.find(|span| span.at < at && at < span.end())
+        };
+        let longest = match inside(self.computed + count) {
+            Some(span) => span.at.saturating_sub(self.computed),
+            None => count,
+        };
+        let shortest = match inside(self.computed + 1) {
+            Some(span) => span.end() - self.computed,
+            None => 1,
+        };
+        (longest, shortest)
+    }
+
+    /// Adds the next `count` pending tokens, and the media among them, to a batch.
+    pub fn push(&self, count: usize, batch: &mut StepBatch) {
+        let (tokens, emit) = self.next(count);
+        let (start, end) = (self.computed, self.computed + count);
+        let within = |media: &&HeldMedia| media.span.at < end && media.span.end() > start;
+        if !self.media.iter().any(|media| within(&media)) {
+            return batch.push(self.id, tokens, emit);
+        }
+        let mut spans = Vec::new();
+        let mut at = start;
+        for HeldMedia { handle, span } in self.media.iter().filter(within) {
+            let (from, to) = (span.at.max(start), span.end().min(end));
+            if at < from {
+                spans.push(Span::Tokens(&tokens[at - start..from - start]));
+            }
+            let first = span.range.start + from - span.at;
+            spans.push(Span::Media {
+                id: handle.id,
+                range: first..first + (to - from),
+            });
+            at = to;
+        }
+        if at < end {
+            spans.push(Span::Tokens(&tokens[at - start..]));
+        }
+        batch.push_spans(self.id, spans, emit);
     }
 
     /// Processes a step's output for `count` tokens at `row` of the batch.

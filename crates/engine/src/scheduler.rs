@@ -100,15 +100,55 @@ impl Scheduler {
             let room = self.pace.allowance(streams, room);
             self.share_out(running, room)
         };
+        let prompt_tokens = match self.keep_media_whole(running, taken) {
+            Ok(excess) => prompt_tokens.saturating_add_signed(excess),
+            // Alone, so that a large picture does not wait for streams to end.
+            Err(row) => {
+                rows.clear();
+                self.grants.clear();
+                self.grants.push(row);
+                row.tokens
+            }
+        };
+        let streams = rows.len().min(streams);
         rows.extend(self.grants.iter().filter(|grant| grant.tokens > 0));
         for row in rows.iter() {
-            let (next, emit) = running[row.index].next(row.tokens);
-            batch.push(running[row.index].id, next, emit);
+            running[row.index].push(row.tokens, batch);
         }
         StepMix {
             streams,
             prompt_tokens,
         }
+    }
+
+    /// Moves the ends of rows to where their media and masks allow it. Returns how many tokens the
+    /// grants gained, or the row that fits only a step of its own.
+    fn keep_media_whole(&mut self, running: &[Running], taken: usize) -> Result<isize, Scheduled> {
+        if !running.iter().any(Running::restricts_rows) {
+            return Ok(0);
+        }
+        let before: usize = self.grants.iter().map(|grant| grant.tokens).sum();
+        let mut all = taken + before;
+        for grant in &mut self.grants {
+            let sequence = &running[grant.index];
+            if grant.tokens == 0 || !sequence.restricts_rows() {
+                continue;
+            }
+            let (longest, shortest) = sequence.row_lengths(grant.tokens);
+            let others = all - grant.tokens;
+            grant.tokens = if longest > 0 {
+                longest
+            } else if others + shortest <= self.step_tokens {
+                shortest
+            } else {
+                return Err(Scheduled {
+                    tokens: shortest.min(self.step_tokens),
+                    ..*grant
+                });
+            };
+            all = others + grant.tokens;
+        }
+        Ok(all as isize - (taken + before) as isize)
     }
 
     /// Cuts the grants to `room` tokens in total; returns the tokens granted. Half goes to the

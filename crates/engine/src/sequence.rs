@@ -1,5 +1,6 @@
 //! An accepted request, queued or running, without its KV.
 
+use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
@@ -13,7 +14,7 @@ use crate::sampling::Sampler;
 use crate::shared::QueueSlot;
 use crate::text_stream::TextStream;
 use crate::usage::Stopwatch;
-use crate::{EngineError, FinishReason, GenerateRequest, Logprobs, TokenInfo, Usage};
+use crate::{EngineError, FinishReason, GenerateRequest, Logprobs, PromptMedia, TokenInfo, Usage};
 
 #[derive(Debug)]
 pub(crate) struct Sequence {
@@ -21,6 +22,8 @@ pub(crate) struct Sequence {
     /// Prompt and generated tokens.
     pub tokens: Vec<u32>,
     pub prompt_len: usize,
+    /// In the prompt; their positions in `tokens` hold keys of the media cache.
+    pub media: Vec<PromptMedia>,
     pub max_tokens: usize,
     pub logprobs: Option<Logprobs>,
     /// Whether sampling needs logits, not only the most likely token.
@@ -87,6 +90,16 @@ pub(crate) struct NewSequence<'a> {
     pub now: Instant,
 }
 
+/// The prompt without positions of media, which penalties must not count.
+fn text_of<'a>(prompt: &'a [u32], media: &[PromptMedia]) -> Cow<'a, [u32]> {
+    if media.is_empty() {
+        return Cow::Borrowed(prompt);
+    }
+    let is_text = |at: &usize| !media.iter().any(|span| (span.at..span.end()).contains(at));
+    let positions = (0..prompt.len()).filter(is_text);
+    Cow::Owned(positions.map(|at| prompt[at]).collect())
+}
+
 impl Sequence {
     pub fn new(arrival: NewSequence<'_>) -> Self {
         let NewSequence {
@@ -101,6 +114,7 @@ impl Sequence {
         } = arrival;
         let GenerateRequest {
             prompt,
+            media,
             max_tokens,
             sampling,
             stop_ids,
@@ -119,7 +133,7 @@ impl Sequence {
             first_token_timeout,
         } = request;
         let first = prompt.first().copied().map(TokenInfo::bare);
-        let mut sampler = Sampler::new(sampling, seed, &prompt, &stop_ids);
+        let mut sampler = Sampler::new(sampling, seed, &text_of(&prompt, &media), &stop_ids);
         if let Some(tokenizer) = tokenizer {
             sampler = sampler.with_tokenizer(tokenizer);
         }
@@ -127,6 +141,7 @@ impl Sequence {
         Self {
             sink,
             prompt_len: prompt.len(),
+            media,
             max_tokens,
             logprobs,
             emit_logits: logprobs.is_some() || constraint.is_some() || !sampler.is_plain_greedy(),

@@ -53,6 +53,9 @@ pub struct Totals {
     pub refused: u64,
     /// Preemptions of running sequences.
     pub preempted: u64,
+    /// Pictures, videos and raw embeddings that were encoded; those that were found encoded do not
+    /// count.
+    pub media_encoded: u64,
     /// Prompt tokens of requests that ran.
     pub prompt_tokens: u64,
     /// Those of them that came from the prefix cache.

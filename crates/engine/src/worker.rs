@@ -10,11 +10,12 @@ use crate::clients::Clients;
 use crate::constraint_worker::ConstraintWorker;
 use crate::error::panic_message;
 use crate::limits::Limits;
+use crate::media_cache::MediaCache;
 use crate::no_session::NoSession;
 use crate::pacing::PromptPacer;
 use crate::prefix_cache::{PrefixCache, release};
 use crate::queue::Queue;
-use crate::running::Running;
+use crate::running::{HeldMedia, Running};
 use crate::sampling::SamplerScratch;
 use crate::scheduler::{Scheduled, Scheduler, StepMix};
 use crate::sequence::{Sequence, SequenceEnd};
@@ -49,6 +50,7 @@ pub(crate) struct Worker {
     /// In order of admission.
     pub(super) running: Vec<Running>,
     pub(super) cache: PrefixCache,
+    pub(super) media: MediaCache,
     pub(super) clients: Clients,
     pub(super) meter: Meter,
     /// When to retry admission.
@@ -96,6 +98,7 @@ impl Worker {
             queue: Queue::default(),
             running: Vec::new(),
             cache,
+            media: MediaCache::new(),
             clients: Clients::default(),
             meter: Meter::new(time.now()),
             retry_at: None,
@@ -182,6 +185,7 @@ impl Worker {
                     // Otherwise sequences cancelled before the command would be cached after it.
                     self.drop_cancelled(self.time.now());
                     self.cache.clear(&mut *self.session);
+                    self.media.clear(&mut *self.session);
                 }
                 Command::Drain(until) => {
                     let earlier = self.drain_until.unwrap_or(until);
@@ -231,8 +235,38 @@ impl Worker {
         sequence.ordinal = self.arrivals;
         self.arrivals += 1;
         self.meter.totals.submitted += 1;
+        self.key_media(&mut sequence);
         self.clients.arrive(&sequence.client);
         self.queue.push(sequence);
+    }
+
+    /// Replaces the tokens at positions of media by keys of their content.
+    fn key_media(&mut self, sequence: &mut Sequence) {
+        let Sequence { tokens, media, .. } = sequence;
+        let mut all = true;
+        for span in media.iter() {
+            let Some(first) = self.media.first_key(&span.content) else {
+                all = false;
+                continue;
+            };
+            let keys = (first + span.range.start as u32)..;
+            for (token, key) in tokens[span.at..span.end()].iter_mut().zip(keys) {
+                *token = key;
+            }
+        }
+        if !all {
+            let error = SessionError::Unsupported("more media");
+            sequence.end(SequenceEnd::Failed(error.into()));
+        }
+    }
+
+    /// Gives up the media that a sequence has computed, or all of them.
+    pub(super) fn release_media(media: &mut MediaCache, running: &mut Running, all: bool) {
+        let computed = running.computed;
+        let read = |held: &mut HeldMedia| all || held.span.end() <= computed;
+        for held in running.media.extract_if(.., read) {
+            media.release(held.span.content.hash());
+        }
     }
 
     /// Whether the engine should end.
@@ -393,6 +427,7 @@ impl Worker {
             if let Err(error) = sampled {
                 running.sequence.end(SequenceEnd::Failed(error));
             }
+            Self::release_media(&mut self.media, running, false);
         }
         self.starved = starved;
     }
@@ -467,8 +502,9 @@ impl Worker {
         let ended: Vec<Running> = self.running.extract_if(.., has_ended).collect();
         let retired = ended
             .into_iter()
-            .map(|running| match running.sequence.ending() {
+            .map(|mut running| match running.sequence.ending() {
                 Some(SequenceEnd::Failed(_)) => {
+                    Self::release_media(&mut self.media, &mut running, true);
                     release(&mut *self.session, running.id);
                     running.sequence
                 }
@@ -517,6 +553,7 @@ impl Worker {
         view.preempted = self.queue.iter().filter(|s| s.was_preempted()).count();
         view.kv_reserved = self.running.iter().map(|r| r.reservation).sum();
         view.cache = cache;
+        self.meter.totals.media_encoded = self.media.encoded;
         view.meter = self.meter;
     }
 
@@ -552,6 +589,7 @@ impl Worker {
             return None;
         }
         self.cache.clear(&mut *self.session);
+        self.media.clear(&mut *self.session);
         Some(self.session)
     }
 }

@@ -63,7 +63,12 @@ fn committed(root: &Path) -> Result<Vec<Set>, Error> {
 }
 
 fn shared(root: &Path) -> Result<Vec<Set>, Error> {
-    let folders = ["../shared/goldens", "../shared/goldens-mlx"].map(str::to_owned);
+    let folders = [
+        "../shared/goldens",
+        "../shared/goldens-mlx",
+        "../shared/goldens-vision",
+    ]
+    .map(str::to_owned);
     existing_sets(root, folders, Origin::Shared, None)
 }
 

@@ -96,7 +96,8 @@ fn read_cache_vs_prefill(folder: &Path) -> Result<Option<f32>, GoldenError> {
     Ok(info.cache_vs_prefill)
 }
 
-struct Arrays(Vec<RawTensor>);
+/// The arrays of a reference.
+pub struct Arrays(pub Vec<RawTensor>);
 
 impl Arrays {
     fn prompt(&self, letter: char, prefer_hf: bool) -> Result<Prompt, GoldenError> {
@@ -118,7 +119,7 @@ impl Arrays {
         }))
     }
 
-    fn find(&self, name: &str) -> Option<&RawTensor> {
+    pub fn find(&self, name: &str) -> Option<&RawTensor> {
         self.0.iter().find(|tensor| tensor.name == name)
     }
 
@@ -130,7 +131,7 @@ impl Arrays {
     }
 }
 
-fn tokens(array: &RawTensor) -> Result<Vec<u32>, GoldenError> {
+pub fn tokens(array: &RawTensor) -> Result<Vec<u32>, GoldenError> {
     let bad_array = |found: String, expected| GoldenError::Array {
         array: array.name.clone(),
         found,
@@ -166,7 +167,7 @@ fn token(bytes: &[u8]) -> Option<u32> {
     fits.then_some(low)
 }
 
-fn floats(array: &RawTensor) -> Result<Vec<f32>, GoldenError> {
+pub fn floats(array: &RawTensor) -> Result<Vec<f32>, GoldenError> {
     let cols = array.cols();
     let mut values = vec![0.0; array.rows() * cols];
     for (row, out) in values.chunks_mut(cols.max(1)).enumerate() {

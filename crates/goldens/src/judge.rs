@@ -20,6 +20,7 @@ use crate::discover::{Case, GOLDEN, Set};
 use crate::golden::{Golden, GoldenError, Greedy, Prompt};
 use crate::lines::{first_difference, with_context};
 use crate::report::{Chunks, Differences, Outcome, Report};
+use crate::vision::VisionGolden;
 
 /// Chunk sizes below, across and above the tile sizes of kernels.
 const CHUNKS: [usize; 3] = [1, 7, 16];
@@ -34,7 +35,7 @@ pub struct Judge {
 }
 
 #[derive(Debug, thiserror::Error)]
-enum JudgeError {
+pub(crate) enum JudgeError {
     #[error(transparent)]
     Weights(#[from] WeightsError),
     #[error(transparent)]
@@ -49,6 +50,8 @@ enum JudgeError {
         case: &'static str,
         source: SessionError,
     },
+    #[error("{case}: {why}")]
+    Vision { case: String, why: String },
     #[error("{case}: {found} logits, but the reference has {expected}")]
     Count {
         case: &'static str,
@@ -104,6 +107,9 @@ impl Judge {
             self.open_session(&source, "the model", IDLE_CONTEXT)?;
             return Ok(Outcome::LoadsOnly);
         };
+        if let Some(golden) = VisionGolden::open(folder)? {
+            return self.evaluate_vision(case, &source, &golden, report);
+        }
         let mut golden = Golden::open(folder, self.prefer_hf)?;
         let limit = limit(checkpoint.format).max(self.judged.limit);
         report.note = drop_inconsistent_greedy(&mut golden, limit);
@@ -157,6 +163,7 @@ impl Judge {
             greedy: greedy
                 .map(|greedy| self.greedy(source, &prompt_a.tokens, greedy))
                 .transpose()?,
+            features: None,
             chunks,
         })
     }
@@ -199,21 +206,25 @@ impl Judge {
         )
     }
 
-    /// `context` is the length of the case: some RoPE variants choose frequencies by it, as the
-    /// reference does by its input length.
-    fn open_session(
-        &self,
-        source: &ModelSource,
-        case: &'static str,
-        context: usize,
-    ) -> Result<CaseSession, JudgeError> {
-        let options = SessionOptions {
+    pub(crate) fn options(&self, context: usize) -> SessionOptions {
+        SessionOptions {
             context: Some(context),
             max_sequences: 1,
             max_step_tokens: context,
             precision: Precision::Reference,
             ..SessionOptions::default()
-        };
+        }
+    }
+
+    /// `context` is the length of the case: some RoPE variants choose frequencies by it, as the
+    /// reference does by its input length.
+    pub(crate) fn open_session(
+        &self,
+        source: &ModelSource,
+        case: &'static str,
+        context: usize,
+    ) -> Result<CaseSession, JudgeError> {
+        let options = self.options(context);
         let opened = self
             .judged
             .backend
@@ -228,9 +239,9 @@ impl Judge {
 }
 
 /// A session and the name of its case in errors.
-struct CaseSession {
+pub(crate) struct CaseSession {
     case: &'static str,
-    session: Box<dyn Session>,
+    pub session: Box<dyn Session>,
     batch: StepBatch,
     output: StepOutput,
 }
@@ -269,7 +280,7 @@ impl CaseSession {
     }
 }
 
-fn source(checkpoint: &Checkpoint) -> Result<ModelSource, JudgeError> {
+pub(crate) fn source(checkpoint: &Checkpoint) -> Result<ModelSource, JudgeError> {
     Ok(ModelSource {
         weights: Arc::new(checkpoint.bind()?),
         paths: checkpoint.paths.clone(),
@@ -299,7 +310,7 @@ fn drop_inconsistent_greedy(golden: &mut Golden, limit: f32) -> Option<String> {
 }
 
 /// A copy of the checkpoint that uses its hub-style config; `None` if the folder has none.
-fn hub_style_copy(folder: &Path) -> Result<Option<TempDir>, JudgeError> {
+pub(crate) fn hub_style_copy(folder: &Path) -> Result<Option<TempDir>, JudgeError> {
     let config = folder.join(HUB_STYLE_CONFIG);
     if !config.is_file() {
         return Ok(None);
@@ -336,7 +347,7 @@ fn difference(case: &'static str, found: &[f32], expected: &[f32]) -> Result<f32
     }
 }
 
-fn same_bits(a: &[f32], b: &[f32]) -> bool {
+pub(crate) fn same_bits(a: &[f32], b: &[f32]) -> bool {
     let bits = |values: &[f32]| {
         values
             .iter()

@@ -17,6 +17,8 @@ mod notes;
 mod report;
 mod rounding;
 mod table;
+mod vision;
+mod vision_judge;
 
 use std::io::Write;
 use std::process::ExitCode;

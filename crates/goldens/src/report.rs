@@ -52,6 +52,9 @@ pub struct Differences {
     pub prompt_b: f32,
     /// `None` if the reference has none, or is inconsistent.
     pub greedy: Option<f32>,
+    /// Of encoded media; `None` for references of text alone.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub features: Option<f32>,
     pub chunks: Chunks,
 }
 
@@ -116,8 +119,9 @@ impl Differences {
 
     /// The largest difference from the reference.
     pub fn worst(&self) -> f32 {
-        let greedy = self.greedy.unwrap_or(0.0);
-        self.prompt_a.max(self.prompt_b).max(greedy)
+        let apart = [self.greedy, self.features];
+        let apart = apart.into_iter().flatten().fold(0.0, f32::max);
+        self.prompt_a.max(self.prompt_b).max(apart)
     }
 
     /// The larger of each difference.
@@ -127,6 +131,11 @@ impl Differences {
             prompt_a: self.prompt_a.max(other.prompt_a),
             prompt_b: self.prompt_b.max(other.prompt_b),
             greedy: self.greedy.into_iter().chain(other.greedy).reduce(f32::max),
+            features: self
+                .features
+                .into_iter()
+                .chain(other.features)
+                .reduce(f32::max),
             chunks: self.chunks.worse(other.chunks),
         }
     }
@@ -138,12 +147,14 @@ impl Differences {
             prompt_a,
             prompt_b,
             greedy,
+            features,
             chunks,
         } = self;
         let cases = [
             ("prompt_a", Some(*prompt_a)),
             ("prompt_b", Some(*prompt_b)),
             ("greedy", *greedy),
+            ("features", *features),
         ];
         let mut exceeded: Vec<String> = cases
             .into_iter()
@@ -188,6 +199,7 @@ pub mod samples {
             prompt_a: 1e-6,
             prompt_b,
             greedy: Some(2e-6),
+            features: None,
             chunks: Chunks::Identical,
         }
     }

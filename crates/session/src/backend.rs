@@ -84,7 +84,8 @@ pub struct SessionOptions {
     pub kv_tokens: Option<usize>,
     /// Sequences that may be alive at once.
     pub max_sequences: usize,
-    /// Most new tokens over all rows of one step.
+    /// Most new tokens over all rows of one step. A session whose media or prompts must enter a step
+    /// whole allows as many as those have.
     pub max_step_tokens: usize,
     /// CPU threads; `None` uses one per physical core that this process may use.
     pub threads: Option<usize>,
@@ -92,6 +93,9 @@ pub struct SessionOptions {
     pub precision: Precision,
     /// How KV is stored; a backend refuses a format that it or the model does not support.
     pub kv_format: Option<KvFormat>,
+    /// Positions of media that may be encoded at once. By default 8192 if the model reads images,
+    /// otherwise 0; a text model needs some for raw embeddings. 0 leaves the tower unloaded.
+    pub media_positions: Option<usize>,
 }
 
 impl Default for SessionOptions {
@@ -105,6 +109,7 @@ impl Default for SessionOptions {
             threads: None,
             precision: Precision::Fast,
             kv_format: None,
+            media_positions: None,
         }
     }
 }

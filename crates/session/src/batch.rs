@@ -1,6 +1,9 @@
 use std::ops::Range;
 
-use crate::{Capabilities, Draw, SequenceId, SessionError};
+use crate::{Capabilities, Draw, MediaId, SequenceId, SessionError};
+
+/// Positions of one span at most; longer than any context.
+const MAX_SPAN: usize = 1 << 24;
 
 /// What one step computes: rows of any kind, mixed. Reused from step to step, so that a steady
 /// decode loop allocates nothing.
@@ -8,6 +11,32 @@ use crate::{Capabilities, Draw, SequenceId, SessionError};
 pub struct StepBatch {
     rows: Vec<Row>,
     tokens: Vec<u32>,
+    media: Vec<MediaSpan>,
+}
+
+/// A part of a row's input.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Span<'a> {
+    /// Token ids.
+    Tokens(&'a [u32]),
+    /// Positions `range` of encoded media.
+    Media {
+        /// Encoded by the same session.
+        id: MediaId,
+        /// Not empty, and within the media's positions.
+        range: Range<usize>,
+    },
+}
+
+/// Positions of encoded media in a row.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MediaSpan {
+    /// Where in the row it begins.
+    pub at: usize,
+    /// The media.
+    pub id: MediaId,
+    /// Which of its positions.
+    pub range: Range<usize>,
 }
 
 /// New tokens for one sequence: a prompt chunk, one decoded token, or a block to verify.
@@ -18,6 +47,7 @@ pub struct Row {
     /// What to compute after its last positions.
     pub emit: Emit,
     tokens: Range<usize>,
+    media: Range<usize>,
 }
 
 /// What a row emits. Counts are of its last positions: 1 is the usual next token, as many as the
@@ -60,10 +90,14 @@ impl Emit {
 }
 
 impl StepBatch {
+    /// Stands for a position of media in [`tokens`](StepBatch::tokens). No vocabulary has it.
+    pub const MEDIA_TOKEN: u32 = u32::MAX;
+
     /// Removes all rows and keeps the memory.
     pub fn clear(&mut self) {
         self.rows.clear();
         self.tokens.clear();
+        self.media.clear();
     }
 
     /// Adds a row that appends `tokens` to `sequence`.
@@ -74,6 +108,36 @@ impl StepBatch {
             sequence,
             emit,
             tokens: start..self.tokens.len(),
+            media: 0..0,
+        });
+    }
+
+    /// Adds a row that appends these spans to `sequence`.
+    pub fn push_spans<'a>(
+        &mut self,
+        sequence: SequenceId,
+        spans: impl IntoIterator<Item = Span<'a>>,
+        emit: Emit,
+    ) {
+        let (start, first) = (self.tokens.len(), self.media.len());
+        for span in spans {
+            match span {
+                Span::Tokens(tokens) => self.tokens.extend_from_slice(tokens),
+                Span::Media { id, range } => {
+                    let at = self.tokens.len() - start;
+                    // A range beyond any media is refused by `check`, before it fills memory.
+                    let len = range.len().min(MAX_SPAN);
+                    let end = self.tokens.len() + len;
+                    self.tokens.resize(end, Self::MEDIA_TOKEN);
+                    self.media.push(MediaSpan { at, id, range });
+                }
+            }
+        }
+        self.rows.push(Row {
+            sequence,
+            emit,
+            tokens: start..self.tokens.len(),
+            media: first..self.media.len(),
         });
     }
 
@@ -82,9 +146,15 @@ impl StepBatch {
         &self.rows
     }
 
-    /// The new tokens of one of this batch's rows.
+    /// The new tokens of one of this batch's rows: one for each position, which is
+    /// [`MEDIA_TOKEN`](StepBatch::MEDIA_TOKEN) if it belongs to media.
     pub fn tokens(&self, row: &Row) -> &[u32] {
         &self.tokens[row.tokens.clone()]
+    }
+
+    /// The media in one of this batch's rows, in order.
+    pub fn media(&self, row: &Row) -> &[MediaSpan] {
+        &self.media[row.media.clone()]
     }
 
     /// For sessions: refuses row `index` if no session of these capabilities can run it. Its
@@ -105,8 +175,33 @@ impl StepBatch {
         if tokens.is_empty() {
             return Err(SessionError::EmptyRow);
         }
+        let media = self.media(row);
+        if !media.is_empty() && capabilities.media_positions == 0 {
+            return Err(SessionError::Unsupported("media"));
+        }
+        let mut marked = 0;
+        for span in media {
+            marked += span.range.len();
+            if span.range.is_empty() || span.range.len() > MAX_SPAN {
+                return Err(SessionError::MediaRange {
+                    start: span.range.start,
+                    end: span.range.end,
+                    positions: MAX_SPAN,
+                    why: "it must lie within the media's positions",
+                });
+            }
+        }
         let vocab_size = capabilities.vocab_size;
-        if let Some(token) = tokens.iter().find(|token| **token as usize >= vocab_size) {
+        let outside = |token: &&u32| **token as usize >= vocab_size;
+        let mut strange = tokens.iter().filter(outside);
+        // The marks of media are outside every vocabulary, and nothing else may be.
+        if let Some(token) = strange.clone().find(|token| **token != Self::MEDIA_TOKEN) {
+            return Err(SessionError::TokenOutOfRange {
+                token: *token,
+                vocab_size,
+            });
+        }
+        if let Some(token) = strange.nth(marked) {
             return Err(SessionError::TokenOutOfRange {
                 token: *token,
                 vocab_size,

@@ -24,15 +24,34 @@ pub struct Capabilities {
     pub export: bool,
     /// How KV is stored: `f32`, `f16`…
     pub kv_format: &'static str,
+    /// Which media [`encode`](crate::Session::encode) takes.
+    pub media: MediaInputs,
+    /// Positions that encoded media can hold together; 0 if rows take no media.
+    pub media_positions: usize,
     /// A sequence's outputs are bit-identical whatever else is in the batch, and however its
     /// tokens were cut into steps.
     pub batch_invariant: bool,
 }
 
+/// The media that a session encodes.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct MediaInputs {
+    /// [`Media::Image`](crate::Media::Image)
+    pub images: bool,
+    /// [`Media::Video`](crate::Media::Video)
+    pub videos: bool,
+    /// [`Media::Embeddings`](crate::Media::Embeddings)
+    pub embeddings: bool,
+    /// Patches of a view at most.
+    pub max_patches: usize,
+    /// A sequence's first row must be its whole prompt: its positions attend to each other.
+    pub whole_prompt: bool,
+}
+
 /// At which lengths a sequence's prefix can be shared with another.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum PrefixCopy {
-    /// At any length.
+    /// At any length outside of [indivisible](crate::MediaHandle::divisible) media.
     AnyLength,
     /// Only at the lengths that `Session::reusable` returns; recurrent models.
     AtSnapshots,
@@ -58,6 +77,12 @@ pub struct Memory {
     pub state_bytes: u64,
     /// Recurrent states that sequences hold now, snapshots included.
     pub states_in_use: usize,
+    /// Bytes of one position of encoded media; 0 if the session takes none.
+    pub media_bytes_per_position: u64,
+    /// Positions that fit over all encoded media.
+    pub media_capacity: usize,
+    /// Positions of the media that are encoded now.
+    pub media_in_use: usize,
 }
 
 /// The memory of some sequences. What they share counts once.

@@ -2,7 +2,7 @@ use std::fmt;
 
 use thiserror::Error;
 
-use crate::SequenceId;
+use crate::{MediaId, SequenceId};
 
 /// Why a session refused a call or a row. Nothing changed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -87,6 +87,47 @@ pub enum SessionError {
         /// How many there may be.
         max: usize,
     },
+    /// No encoded media has this id.
+    #[error("no media {}: it was released or never encoded", .0.0)]
+    UnknownMedia(MediaId),
+    /// A span's range does not fit its media or its sequence.
+    #[error("positions {start} to {end} of media with {positions} positions: {why}")]
+    MediaRange {
+        /// The first position.
+        start: usize,
+        /// The first that is not in the range.
+        end: usize,
+        /// Positions of the media.
+        positions: usize,
+        /// What is wrong.
+        why: &'static str,
+    },
+    /// Media to encode is not what the model's processor makes.
+    #[error("`{field}` of the media cannot be encoded: {why}")]
+    InvalidMedia {
+        /// A field of [`Picture`](crate::Picture) or [`View`](crate::View).
+        field: &'static str,
+        /// What is wrong.
+        why: String,
+    },
+    /// A view of media has more patches than a view may have.
+    #[error("a view of {patches} patches exceeds the limit of {max}")]
+    MediaTooLarge {
+        /// Of the view.
+        patches: usize,
+        /// The limit.
+        max: usize,
+    },
+    /// The memory for encoded media is full.
+    #[error("{wanted} positions of encoded media wanted, {available} of {capacity} free")]
+    MediaExhausted {
+        /// Positions of the media.
+        wanted: usize,
+        /// Positions that fit now.
+        available: usize,
+        /// Positions that fit when nothing is encoded.
+        capacity: usize,
+    },
     /// The logits of a row that emits a token are not numbers.
     #[error("the model computed NaN: its weights or the arithmetic are broken")]
     NotANumber,
@@ -112,6 +153,12 @@ impl SessionError {
 
     /// Whether the same call could succeed once other sequences are gone.
     pub fn is_retryable(&self) -> bool {
+        if let SessionError::MediaExhausted {
+            wanted, capacity, ..
+        } = self
+        {
+            return wanted <= capacity;
+        }
         matches!(
             self,
             SessionError::KvExhausted { .. }

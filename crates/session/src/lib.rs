@@ -1,5 +1,5 @@
-//! The contract between the engine and a compute backend: tokens in; tokens, logits or hidden
-//! states out, for a batch of sequences.
+//! The contract between the engine and a compute backend: tokens and media in; tokens, logits or
+//! hidden states out, for a batch of sequences.
 //!
 //! A session owns the weights and all KV state on its device. No tensor type crosses this
 //! seam, so a backend may be eager, hand-written or compiled. The modules `limits`, `loading`,
@@ -15,7 +15,9 @@ mod draw;
 mod error;
 pub mod limits;
 pub mod loading;
+pub mod media;
 mod plan;
+mod sampled_positions;
 pub mod sequences;
 pub mod transfer;
 
@@ -23,10 +25,14 @@ pub use backend::{
     Backend, Device, DeviceKind, KvFormat, MemoryBudget, ModelSource, Precision, Probe,
     SessionOptions,
 };
-pub use batch::{Emit, Row, RowOutput, StepBatch, StepOutput};
-pub use capabilities::{Capabilities, HeldMemory, Memory, PrefixCopy};
+pub use batch::{Emit, MediaSpan, Row, RowOutput, Span, StepBatch, StepOutput};
+pub use capabilities::{Capabilities, HeldMemory, MediaInputs, Memory, PrefixCopy};
 pub use draw::Draw;
 pub use error::{MemoryBound, OpenError, SessionError};
+pub use loquat_spec::Grid;
+pub use media::{
+    Media, MediaHandle, MediaId, MediaLayout, Picture, PositionGrid, Tiling, View, ViewLayout,
+};
 pub use plan::{BackendTraits, Plan};
 
 /// Names a sequence inside the session that made it. Never reused within a session.
@@ -69,7 +75,35 @@ pub trait Session: Send {
     /// Ends the sequence and frees what only it held. The id is invalid afterwards.
     fn release(&mut self, sequence: SequenceId) -> Result<(), SessionError>;
 
-    /// Appends each row's tokens to its sequence and fills `output`, one entry per row in the
+    /// Computes the features of a picture, of a video's frames or of raw embeddings. They stay on
+    /// the device until the last reference is released; the caller owns the first one. Sequences
+    /// are unchanged.
+    ///
+    /// Refuses media that the session does not take, that do not have the sizes the model reads,
+    /// or for which there is no memory.
+    fn encode(&mut self, _media: &Media) -> Result<MediaHandle, SessionError> {
+        Err(SessionError::Unsupported("media"))
+    }
+
+    /// Adds a reference, which the caller owns.
+    fn retain_media(&mut self, media: MediaId) -> Result<(), SessionError> {
+        Err(SessionError::UnknownMedia(media))
+    }
+
+    /// Drops a reference; the last frees the features. Sequences whose rows have read them keep
+    /// what they computed.
+    fn release_media(&mut self, media: MediaId) -> Result<(), SessionError> {
+        Err(SessionError::UnknownMedia(media))
+    }
+
+    /// The features, to compare them with a reference: `[level][position][hidden]`, of which level
+    /// 0 enters the text model's stream and the others are added after its first layers. Changes
+    /// nothing.
+    fn media_features(&self, media: MediaId) -> Result<Vec<f32>, SessionError> {
+        Err(SessionError::UnknownMedia(media))
+    }
+
+    /// Appends each row's tokens and media to its sequence and fills `output`, one entry per row in the
     /// batch's order, replacing what it held.
     ///
     /// A row that is refused (see [`RowOutput::error`]) leaves its sequence's tokens as they were

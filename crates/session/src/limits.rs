@@ -1,6 +1,8 @@
 //! Session options with defaults filled in, for backends: how much memory there is, and how
 //! weights, KV and recurrent states share it.
 
+use loquat_spec::{MediaAttention, ModelSpec};
+
 use crate::{MemoryBound, MemoryBudget, OpenError, SessionOptions};
 
 /// KV may use a quarter of the device's memory by default, which leaves room for weights and
@@ -26,6 +28,8 @@ pub struct Limits {
     pub states: usize,
     /// Limited by the states that each needs for a step.
     pub max_sequences: usize,
+    /// New tokens of a step: those of the options, or more if media must enter a step whole.
+    pub step_tokens: usize,
     /// Bytes of weights, KV, states and buffers if all is used.
     pub resident_bytes: u64,
     /// What the limits were computed from.
@@ -49,6 +53,77 @@ pub struct Sizes {
     pub mapped_bytes: u64,
     /// Bytes of the buffers that a step uses.
     pub buffer_bytes: u64,
+    /// The default: the session takes no media.
+    pub media: MediaSizes,
+}
+
+/// The memory of encoded media.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct MediaSizes {
+    /// Bytes of one position's features.
+    pub bytes_per_position: u64,
+    /// Positions that may be encoded at once.
+    pub positions: usize,
+    /// Patches of a view at most.
+    pub max_patches: usize,
+    /// Which positions must enter a step together.
+    pub attention: MediaAttention,
+}
+
+/// Encoded positions of a session by default: several large pictures.
+const MEDIA_POSITIONS: usize = 8192;
+/// Patches of a view at most, which bounds the buffers of the tower: Qwen2-VL's default.
+const MAX_PATCHES: usize = 16384;
+/// Positions of the largest views that models read whole: Gemma 4 at its highest resolution.
+const WHOLE_VIEW: usize = 1120;
+/// The longest prompt that a model reads whole.
+const WHOLE_PROMPT: usize = 2048;
+
+impl MediaSizes {
+    /// For sessions that keep features of `value_bytes` per value on the device, and run the tower
+    /// if the model has one.
+    pub fn new(spec: &ModelSpec, options: &SessionOptions, value_bytes: usize) -> Self {
+        let default = if spec.vision.is_some() {
+            MEDIA_POSITIONS
+        } else {
+            0
+        };
+        let positions = options.media_positions.unwrap_or(default);
+        if positions == 0 {
+            return Self {
+                attention: spec.media_attention(),
+                ..Self::default()
+            };
+        }
+        let vision = spec.vision.as_ref();
+        let features = vision.map_or(spec.hidden_size, |vision| {
+            vision.feature_len(spec.hidden_size)
+        });
+        let side = vision.map_or(1, |vision| vision.projector.merged_side());
+        Self {
+            bytes_per_position: (features * value_bytes) as u64,
+            positions,
+            max_patches: positions.saturating_mul(side * side).min(MAX_PATCHES),
+            attention: spec.media_attention(),
+        }
+    }
+
+    /// Bytes of all features.
+    pub fn bytes(&self) -> u64 {
+        self.bytes_per_position
+            .saturating_mul(self.positions as u64)
+    }
+
+    /// New tokens of a step, of which `requested` are enough for text.
+    pub fn step_tokens(&self, requested: usize, context: usize) -> usize {
+        let whole = match self.attention {
+            MediaAttention::Causal => 0,
+            MediaAttention::View | MediaAttention::WindowedView if self.positions == 0 => 0,
+            MediaAttention::View | MediaAttention::WindowedView => WHOLE_VIEW,
+            MediaAttention::FirstRow => WHOLE_PROMPT,
+        };
+        requested.max(whole.min(context))
+    }
 }
 
 impl Limits {
@@ -66,6 +141,7 @@ impl Limits {
             },
         };
         let own_bytes = sizes.weight_bytes.saturating_add(sizes.buffer_bytes);
+        let own_bytes = own_bytes.saturating_add(sizes.media.bytes());
         let fixed = own_bytes.saturating_add(sizes.mapped_bytes);
         let room = match budget(options.memory, sizes.device_bytes)? {
             Some(budget) => Room::within(budget, fixed, &requested, sizes)?,
@@ -82,6 +158,7 @@ impl Limits {
             kv_tokens,
             states,
             max_sequences,
+            step_tokens: sizes.media.step_tokens(options.max_step_tokens, context),
             resident_bytes: fixed.saturating_add(state_bytes).saturating_add(kv),
             sizes: *sizes,
         })
@@ -289,6 +366,7 @@ mod tests {
             weight_bytes: 15 * MIB,
             buffer_bytes: 5 * MIB,
             mapped_bytes: 10 * MIB,
+            media: MediaSizes::default(),
         }
     }
 

@@ -1,7 +1,7 @@
-use loquat_spec::ModelSpec;
+use loquat_spec::{MediaAttention, ModelSpec};
 
 use crate::limits::Limits;
-use crate::{Capabilities, Memory, PrefixCopy, SessionOptions};
+use crate::{Capabilities, MediaInputs, Memory, PrefixCopy};
 
 /// A session's capabilities and memory before it is opened, with nothing in use.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -32,30 +32,40 @@ pub struct BackendTraits {
 impl Plan {
     /// For a backend that runs the spec itself: it emits logits and hidden states, and exports
     /// sequences.
-    pub fn new(
-        spec: &ModelSpec,
-        options: &SessionOptions,
-        limits: &Limits,
-        traits: BackendTraits,
-    ) -> Self {
+    pub fn new(spec: &ModelSpec, limits: &Limits, traits: BackendTraits) -> Self {
         let sizes = &limits.sizes;
+        let media = &sizes.media;
+        let takes_media = media.positions > 0;
+        let vision = spec.vision.as_ref().filter(|_| takes_media);
+        let whole_prompt = spec.media_attention() == MediaAttention::FirstRow;
         Self {
             capabilities: Capabilities {
                 device: traits.device,
                 vocab_size: spec.vocab_size,
                 max_context: limits.context,
                 max_sequences: limits.max_sequences,
-                max_step_tokens: options.max_step_tokens,
+                max_step_tokens: limits.step_tokens,
                 logits: true,
                 hidden_size: Some(spec.hidden_size),
                 draws: traits.draws,
-                prefix_copy: if spec.is_recurrent() {
+                prefix_copy: if whole_prompt {
+                    // What a prefix computed depends on the prompt it was part of.
+                    PrefixCopy::None
+                } else if spec.is_recurrent() {
                     PrefixCopy::AtSnapshots
                 } else {
                     PrefixCopy::AnyLength
                 },
                 export: true,
                 kv_format: traits.kv_format,
+                media: MediaInputs {
+                    images: vision.is_some(),
+                    videos: vision.is_some_and(|vision| vision.video),
+                    embeddings: takes_media,
+                    max_patches: media.max_patches,
+                    whole_prompt,
+                },
+                media_positions: media.positions,
                 batch_invariant: traits.batch_invariant,
             },
             memory: Memory {
@@ -66,6 +76,9 @@ impl Plan {
                 kv_granularity: sizes.granularity,
                 state_bytes: sizes.state_bytes,
                 states_in_use: 0,
+                media_bytes_per_position: media.bytes_per_position,
+                media_capacity: media.positions,
+                media_in_use: 0,
             },
             resident_bytes: limits.resident_bytes,
             notes: Vec::new(),

@@ -3,11 +3,14 @@
 
 use loquat_weights::EncodedRow;
 
-use crate::{ModelSource, SessionError};
+use crate::sequences::{PlacedView, SequenceLayout};
+use crate::{ModelSource, PositionGrid, SessionError, ViewLayout};
 
-const MAGIC: &[u8; 8] = b"LOQKV\0\0\x02";
-/// Magic, fingerprint, length, checksum.
+const MAGIC: &[u8; 8] = b"LOQKV\0\0\x03";
+/// Magic, fingerprint, length, checksum; then the media, which the checksum covers.
 const HEADER: usize = 8 + 8 + 8 + 8;
+/// Numbers of a view: start, length, offset, base, positions, and its grid.
+const VIEW_NUMBERS: usize = 9;
 
 /// An export in progress: its bytes are appended, then sealed.
 pub struct Envelope {
@@ -16,12 +19,13 @@ pub struct Envelope {
 
 impl Envelope {
     /// For a sequence of `len` tokens of the model `fingerprint`, in about `size` bytes.
-    pub fn new(fingerprint: u64, len: usize, size: usize) -> Self {
+    pub fn new(fingerprint: u64, len: usize, layout: &SequenceLayout, size: usize) -> Self {
         let mut bytes = Vec::with_capacity(HEADER + size);
         bytes.extend_from_slice(MAGIC);
         bytes.extend_from_slice(&fingerprint.to_le_bytes());
         bytes.extend_from_slice(&(len as u64).to_le_bytes());
         bytes.extend_from_slice(&[0; 8]);
+        write_layout(layout, &mut bytes);
         Self { bytes }
     }
 
@@ -38,43 +42,132 @@ impl Envelope {
     }
 }
 
-/// The length and the contents of an exported sequence. It must be undamaged, of the model
-/// `fingerprint`, and of the size that `size` returns for its length.
+/// An exported sequence.
+#[derive(Debug)]
+pub struct Unsealed<'a> {
+    /// Its length.
+    pub len: usize,
+    /// Its media.
+    pub layout: SequenceLayout,
+    /// The backend's bytes.
+    pub contents: &'a [u8],
+}
+
+/// Reads an exported sequence. It must be undamaged, of the model `fingerprint`, and of the size
+/// that `size` returns for its length.
 pub fn unseal(
     bytes: &[u8],
     fingerprint: u64,
     max_context: usize,
     size: impl Fn(usize) -> Option<usize>,
-) -> Result<(usize, &[u8]), SessionError> {
+) -> Result<Unsealed<'_>, SessionError> {
     let refuse = |why: &str| Err(SessionError::BadImport(why.to_owned()));
-    let Some((header, contents)) = bytes.split_at_checked(HEADER) else {
+    let Some((header, body)) = bytes.split_at_checked(HEADER) else {
         return refuse("it is shorter than its header");
     };
-    let number = |at: usize| {
-        let mut bytes = [0; 8];
-        bytes.copy_from_slice(&header[at..at + 8]);
-        u64::from_le_bytes(bytes)
-    };
+    let number = |at: usize| read_number(header, at).unwrap_or_default();
     if header[..8] != *MAGIC {
         return refuse("it does not start with the header of an exported sequence");
     }
     if number(8) != fingerprint {
         return refuse("it comes from another model or another KV format");
     }
-    let len = usize::try_from(number(16)).ok();
-    let Some(len) = len.filter(|len| size(*len) == Some(contents.len())) else {
-        return refuse("its size does not match its length field");
+    let len = usize::try_from(number(16)).unwrap_or(usize::MAX);
+    let Some((layout, contents)) = read_layout(body, len) else {
+        return refuse("its media do not match its length field");
     };
+    if size(len) != Some(contents.len()) {
+        return refuse("its size does not match its length field");
+    }
     if len > max_context {
         return Err(SessionError::ContextExceeded {
             wanted: len,
             max_context,
         });
     }
-    if number(24) != fnv1a(contents) {
+    if number(24) != fnv1a(body) {
         return refuse("its checksum does not match: the bytes were damaged");
     }
-    Ok((len, contents))
+    Ok(Unsealed {
+        len,
+        layout,
+        contents,
+    })
+}
+
+fn read_number(bytes: &[u8], at: usize) -> Option<u64> {
+    let number = bytes.get(at..at.checked_add(8)?)?;
+    Some(u64::from_le_bytes(number.try_into().ok()?))
+}
+
+fn write_layout(layout: &SequenceLayout, out: &mut Vec<u8>) {
+    let mut write = |number: usize| out.extend_from_slice(&(number as u64).to_le_bytes());
+    write(layout.prefix);
+    write(layout.views.len());
+    for placed in &layout.views {
+        let grid = placed.view.grid;
+        let [frames, rows, cols, step] = grid.map_or([0; 4], |grid| {
+            [grid.frames, grid.rows, grid.cols, grid.frame_step]
+        });
+        let numbers: [usize; VIEW_NUMBERS] = [
+            placed.start,
+            placed.len,
+            placed.offset,
+            placed.base,
+            placed.view.positions,
+            frames,
+            rows,
+            cols,
+            step,
+        ];
+        numbers.into_iter().for_each(&mut write);
+    }
+}
+
+/// The layout of a sequence of `len` positions, and what follows it. `None` if it is none.
+fn read_layout(bytes: &[u8], len: usize) -> Option<(SequenceLayout, &[u8])> {
+    let at = |index: usize| {
+        let number = read_number(bytes, index.checked_mul(8)?)?;
+        // Positions beyond any context would overflow later arithmetic.
+        usize::try_from(number)
+            .ok()
+            .filter(|n| *n <= u32::MAX as usize)
+    };
+    let (prefix, count) = (at(0)?, at(1)?);
+    let end = count.checked_mul(VIEW_NUMBERS)?.checked_add(2)?;
+    let contents = bytes.get(end.checked_mul(8)?..)?;
+    let mut layout = SequenceLayout {
+        views: Vec::with_capacity(count),
+        prefix,
+    };
+    let mut earlier = 0;
+    for view in 0..count {
+        let number = |index: usize| at(2 + view * VIEW_NUMBERS + index);
+        let (frames, rows, cols) = (number(5)?, number(6)?, number(7)?);
+        let placed = PlacedView {
+            start: number(0)?,
+            len: number(1)?,
+            offset: number(2)?,
+            base: number(3)?,
+            view: ViewLayout {
+                positions: number(4)?,
+                grid: (frames > 0 && rows > 0 && cols > 0).then_some(PositionGrid {
+                    rows,
+                    cols,
+                    frames,
+                    frame_step: number(8)?,
+                }),
+            },
+        };
+        let end = placed.start.checked_add(placed.len)?;
+        let within = placed.offset.checked_add(placed.len)? <= placed.view.positions;
+        if placed.start < earlier || placed.len == 0 || end > len || !within {
+            return None;
+        }
+        earlier = end;
+        layout.views.push(placed);
+    }
+    (prefix <= len).then_some((layout, contents))
 }
 
 /// Identifies a model and its KV format: a hash of the spec, the format, all vectors, and each

@@ -43,6 +43,15 @@ impl Config {
         config
     }
 
+    /// Without these fields.
+    pub(crate) fn without(&self, fields: &[&str]) -> Self {
+        let mut config = self.clone();
+        config
+            .fields
+            .retain(|field, _| !fields.contains(&field.as_str()));
+        config
+    }
+
     /// The field's full path for error messages.
     pub fn path(&self, field: &str) -> String {
         format!("{}{field}", self.prefix)

@@ -1,5 +1,6 @@
 use crate::experts::Experts;
 use crate::mixers::Mixer;
+use crate::vision::{MediaAttention, VisionSpec};
 
 /// What a model computes, block by block. Backends use only this, not the config.
 #[derive(Debug, Clone, PartialEq)]
@@ -16,6 +17,10 @@ pub struct ModelSpec {
     pub layers: Vec<Layer>,
     pub final_norm: Norm,
     pub head: Head,
+    /// `None` for models, and files, of text alone.
+    pub vision: Option<VisionSpec>,
+    /// Why the config's vision part is not used, if it has one.
+    pub vision_refusal: Option<String>,
 }
 
 /// From token ids to the residual stream.
@@ -37,6 +42,8 @@ pub struct PerLayerInputs {
     pub projection_scale: f32,
     pub combined_scale: f32,
     pub norm: Norm,
+    /// Positions of media and raw embeddings get the embedding of this token.
+    pub media_token: u32,
 }
 
 /// Blocks one after another.
@@ -104,6 +111,8 @@ pub enum Activation {
     Gelu,
     /// The tanh approximation.
     GeluTanh,
+    /// `x * sigmoid(1.702 x)`
+    QuickGelu,
     Relu,
     /// `max(x, 0)²`
     Relu2,
@@ -185,6 +194,18 @@ impl ModelSpec {
                 Inner::Mixer(mixer) => Some((layer, mixer)),
                 Inner::FeedForward(_) => None,
             })
+    }
+
+    /// What positions inside media attend to.
+    pub fn media_attention(&self) -> MediaAttention {
+        let vision = self.vision.as_ref();
+        vision.map(|vision| vision.attention).unwrap_or_default()
+    }
+
+    /// Whether media occupy rows and columns of rotary positions, not only a number of them.
+    pub fn has_grid_positions(&self) -> bool {
+        self.mixers()
+            .any(|(_, mixer)| mixer.rope().is_some_and(|rope| rope.sections.is_some()))
     }
 
     /// Whether any layer keeps state that cannot be cut at an arbitrary length.

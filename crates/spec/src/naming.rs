@@ -465,7 +465,7 @@ impl Naming {
 }
 
 impl Layout {
-    fn whole(kind: Kind) -> Self {
+    pub(crate) fn whole(kind: Kind) -> Self {
         let rows = kind.rows();
         Self {
             rows: RowMap {
@@ -525,7 +525,7 @@ fn heads(layer: &Layer) -> usize {
     }
 }
 
-fn bias_name(name: &str) -> String {
+pub(crate) fn bias_name(name: &str) -> String {
     match name.strip_suffix(".weight") {
         Some(module) => format!("{module}.bias"),
         None => format!("{name}_bias"),

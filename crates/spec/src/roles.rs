@@ -7,6 +7,7 @@ use crate::mixers::{
 };
 use crate::model::{Branch, Dense, FeedForward, Inner, Layer, ModelSpec, Norm};
 use crate::rope::RopeScaling;
+use crate::vision_roles::VisionRole;
 
 /// The purpose of a tensor. Backends look up roles; namings map them to names.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -25,6 +26,8 @@ pub enum Role {
     RopeFactorsShort,
     RopeFactorsLong,
     Layer(usize, LayerRole),
+    /// Of the tower and its projectors.
+    Vision(VisionRole),
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -141,6 +144,7 @@ impl fmt::Display for Role {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Role::Layer(layer, role) => write!(f, "layer {layer} {role:?}"),
+            Role::Vision(role) => write!(f, "vision {role:?}"),
             role => write!(f, "{role:?}"),
         }
     }
@@ -534,11 +538,11 @@ impl List {
     }
 }
 
-fn matrix(rows: usize, cols: usize) -> Kind {
+pub(crate) fn matrix(rows: usize, cols: usize) -> Kind {
     Kind::Matrix { rows, cols }
 }
 
-fn vector(len: usize) -> Kind {
+pub(crate) fn vector(len: usize) -> Kind {
     Kind::Vector { len }
 }
 

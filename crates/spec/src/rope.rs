@@ -12,6 +12,62 @@ pub struct Rope {
     pub dims: usize,
     pub pairs: RopePairs,
     pub scaling: RopeScaling,
+    /// Positions have three axes. `None`: one.
+    pub sections: Option<RopeSections>,
+}
+
+/// Which pairs rotate by the frame, which by the row, and which by the column. The three are equal
+/// at positions of text.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RopeSections {
+    /// Pairs of each axis.
+    pub counts: [usize; 3],
+    pub order: SectionOrder,
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum SectionOrder {
+    /// One axis after another.
+    Sequential,
+    /// Frame, row, column in turn, as long as an axis has pairs; the rest rotate by the frame.
+    Alternating,
+}
+
+impl RopeSections {
+    /// The axis of a pair: 0 frame, 1 row, 2 column.
+    pub fn axis(&self, pair: usize) -> usize {
+        let [frame, row, column] = self.counts;
+        match self.order {
+            SectionOrder::Sequential if pair < frame => 0,
+            SectionOrder::Sequential if pair < frame + row => 1,
+            SectionOrder::Sequential => 2,
+            SectionOrder::Alternating if pair % 3 == 1 && pair < 3 * row => 1,
+            SectionOrder::Alternating if pair % 3 == 2 && pair < 3 * column => 2,
+            SectionOrder::Alternating => 0,
+        }
+    }
+
+    fn from_config(table: &Config, pairs: usize) -> Result<Option<Self>, SpecError> {
+        let field = "mrope_section";
+        let Some(counts) = table.f64s(field, 3)? else {
+            return Ok(None);
+        };
+        let counts = [counts[0], counts[1], counts[2]].map(|count| count as usize);
+        let sum = counts.iter().fold(0usize, |sum, n| sum.saturating_add(*n));
+        if sum != pairs {
+            let expected = format!("three numbers that add up to {pairs}, the rotated pairs");
+            return Err(SpecError::invalid(table.path(field), sum, expected));
+        }
+        let alternating = table.bool_or("mrope_interleaved", false)?;
+        Ok(Some(Self {
+            counts,
+            order: if alternating {
+                SectionOrder::Alternating
+            } else {
+                SectionOrder::Sequential
+            },
+        }))
+    }
 }
 
 /// Which two values rotate together.
@@ -82,6 +138,7 @@ impl Rope {
             dims,
             pairs: RopePairs::Halves,
             scaling: RopeScaling::None,
+            sections: None,
         }
     }
 
@@ -272,9 +329,11 @@ impl Rope {
             dims,
             pairs: RopePairs::Halves,
             scaling: RopeScaling::None,
+            sections: None,
         };
         if let Some(table) = scaling {
             rope.scaling = RopeScaling::from_config(config, &table, dims)?;
+            rope.sections = RopeSections::from_config(&table, dims / 2)?;
         }
         if let RopeScaling::Proportional { .. } = rope.scaling {
             rope.dims = head_dim;

@@ -39,6 +39,11 @@ impl ModelSpec {
             within("hidden_size_per_layer_input", inputs.dim, MAX_DIM)?;
             within("vocab_size_per_layer_input", inputs.vocab_size, MAX_DIM)?;
             within("vocab_size", self.vocab_size, inputs.vocab_size)?;
+            let token = inputs.media_token as usize;
+            if token >= inputs.vocab_size {
+                let expected = format!("below {}", inputs.vocab_size);
+                return Err(SpecError::invalid("pad_token_id", token, expected));
+            }
             check_norm(&inputs.norm)?;
         }
         check_norm(&self.final_norm)?;
@@ -57,6 +62,9 @@ impl ModelSpec {
                 format!("{experts} over all layers"),
                 format!("at most {MAX_ALL_EXPERTS} over all layers"),
             ));
+        }
+        if let Some(vision) = &self.vision {
+            vision.validate(self.hidden_size, self.layers.len())?;
         }
         for (index, layer) in self.layers.iter().enumerate() {
             for block in &layer.blocks {

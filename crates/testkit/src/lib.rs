@@ -5,3 +5,4 @@ pub mod fake_session;
 pub mod gguf;
 pub mod goldens;
 pub mod real;
+pub mod vision;

@@ -4,7 +4,9 @@
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::fmt;
 
-use loquat_spec::{ConvShape, Kind, ModelSpec, Naming, Orientation, Role, RowMap, Slot, Transform};
+use loquat_spec::{
+    ConvShape, Kind, ModelSpec, Naming, Orientation, Role, RowMap, Slot, Transform, VisionNaming,
+};
 
 use crate::decode::MlxMode;
 use crate::matrix::{Matrix, Storage};
@@ -72,12 +74,64 @@ pub fn bind(
     tensors: &[RawTensor],
     quantization: Option<&MlxQuantization>,
 ) -> Result<Weights, WeightsError> {
-    let (found, mismatch) = find(spec, naming, tensors, quantization)?;
+    let (found, mismatch) = find_text(spec, naming, tensors, quantization)?;
     if mismatch == Mismatch::default() {
         build(found)
     } else {
         Err(WeightsError::Binding(mismatch))
     }
+}
+
+/// Whether the vision part of `spec` could be bound.
+pub fn check_vision(
+    spec: &ModelSpec,
+    naming: &VisionNaming,
+    tensors: &[RawTensor],
+    quantization: Option<&MlxQuantization>,
+) -> Result<(), WeightsError> {
+    match find_vision(spec, naming, tensors, quantization)? {
+        Some((_, mismatch)) if mismatch != Mismatch::default() => {
+            Err(WeightsError::Binding(mismatch))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn find_vision<'a>(
+    spec: &ModelSpec,
+    naming: &VisionNaming,
+    tensors: &'a [RawTensor],
+    quantization: Option<&'a MlxQuantization>,
+) -> Result<Option<(Vec<Found<'a>>, Mismatch)>, WeightsError> {
+    let Some(vision) = &spec.vision else {
+        return Ok(None);
+    };
+    let wanted = Wanted {
+        slots: naming.slots(vision, spec.hidden_size),
+        conv_shape: ConvShape::ChannelFirst,
+        ignores: &|name| naming.ignores(vision, name),
+    };
+    find(wanted, tensors, quantization).map(Some)
+}
+
+/// Adds the vision part of `spec` to `weights`; its tensors have canonical names.
+pub fn bind_vision(
+    weights: &mut Weights,
+    spec: &ModelSpec,
+    naming: &VisionNaming,
+    tensors: &[RawTensor],
+    quantization: Option<&MlxQuantization>,
+) -> Result<(), WeightsError> {
+    let Some((found, mismatch)) = find_vision(spec, naming, tensors, quantization)? else {
+        return Ok(());
+    };
+    if mismatch != Mismatch::default() {
+        return Err(WeightsError::Binding(mismatch));
+    }
+    let vision = build(found)?;
+    weights.matrices.extend(vision.matrices);
+    weights.vectors.extend(vision.vectors);
+    Ok(())
 }
 
 /// The first of `namings` that matches `tensors`, or the closest one, and the spec adjusted for it.
@@ -90,7 +144,7 @@ pub fn fit(
     let mut nearest: Option<(usize, ModelSpec, Naming)> = None;
     for naming in namings {
         let fitted = naming.fitted(spec.clone());
-        let (_, mismatch) = find(&fitted, naming, tensors, quantization)?;
+        let (_, mismatch) = find_text(&fitted, naming, tensors, quantization)?;
         let faults = mismatch.faults();
         if nearest.as_ref().is_none_or(|(fewest, ..)| faults < *fewest) {
             nearest = Some((faults, fitted, *naming));
@@ -117,10 +171,31 @@ enum FoundTensors<'a> {
     Vector(&'a RawTensor),
 }
 
-/// Looks up and checks every role's tensors; reads no values.
-fn find<'a>(
+/// The roles to look up.
+struct Wanted<'n> {
+    slots: Vec<Slot>,
+    conv_shape: ConvShape,
+    /// Whether a tensor without a role may be ignored.
+    ignores: &'n dyn Fn(&str) -> bool,
+}
+
+fn find_text<'a>(
     spec: &ModelSpec,
     naming: &Naming,
+    tensors: &'a [RawTensor],
+    quantization: Option<&'a MlxQuantization>,
+) -> Result<(Vec<Found<'a>>, Mismatch), WeightsError> {
+    let wanted = Wanted {
+        slots: naming.slots(spec),
+        conv_shape: naming.conv_shape,
+        ignores: &|name| naming.ignores(spec, name),
+    };
+    find(wanted, tensors, quantization)
+}
+
+/// Looks up and checks every role's tensors; reads no values.
+fn find<'a>(
+    wanted: Wanted<'_>,
     tensors: &'a [RawTensor],
     quantization: Option<&'a MlxQuantization>,
 ) -> Result<(Vec<Found<'a>>, Mismatch), WeightsError> {
@@ -132,11 +207,11 @@ fn find<'a>(
         used: HashSet::new(),
         reported: HashSet::new(),
         quantization,
-        conv_shape: naming.conv_shape,
+        conv_shape: wanted.conv_shape,
         mismatch: Mismatch::default(),
     };
     let mut found = Vec::new();
-    for slot in naming.slots(spec) {
+    for slot in wanted.slots {
         // Parts that do not divide evenly among heads: no file can match the config.
         let along = match slot.layout.orientation {
             Orientation::Rows | Orientation::Columns => slot.kind.rows(),
@@ -161,7 +236,7 @@ fn find<'a>(
     let mut mismatch = binder.mismatch;
     let unused = tensors.iter().map(|tensor| tensor.name.as_str());
     mismatch.surplus = unused
-        .filter(|name| !binder.used.contains(name) && !naming.ignores(spec, name))
+        .filter(|name| !binder.used.contains(name) && !(wanted.ignores)(name))
         .map(str::to_owned)
         .collect();
     Ok((found, mismatch))

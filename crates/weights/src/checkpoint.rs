@@ -3,9 +3,12 @@
 use std::path::{Path, PathBuf};
 
 use loquat_spec::families::{self, Described};
-use loquat_spec::{Config, GgufHeader, ModelSpec, Naming, SpecError};
+use loquat_spec::{
+    Config, GgufHeader, MediaAttention, ModelSpec, Naming, SpecError, VisionNaming,
+    vision_tensor_name,
+};
 
-use crate::bind::{Weights, bind, fit};
+use crate::bind::{Weights, bind, bind_vision, check_vision, fit};
 use crate::gguf::{Gguf, Metadata};
 use crate::quantization::MlxQuantization;
 use crate::{
@@ -43,9 +46,18 @@ pub struct Checkpoint {
     /// The weight file, or the index of several; empty for a generated model.
     pub paths: Vec<PathBuf>,
     naming: Naming,
+    /// Of the text model.
     tensors: Vec<RawTensor>,
     quantization: Option<MlxQuantization>,
     metadata: Option<Metadata>,
+    vision: Option<VisionPart>,
+}
+
+/// Tensors of the vision part, under canonical names.
+struct VisionPart {
+    naming: VisionNaming,
+    tensors: Vec<RawTensor>,
+    quantization: Option<MlxQuantization>,
 }
 
 const CONFIG: &str = "config.json";
@@ -136,6 +148,7 @@ impl Checkpoint {
             tensors,
             quantization: None,
             metadata: Some(metadata),
+            vision: None,
         })
     }
 
@@ -178,18 +191,49 @@ impl Checkpoint {
         mut quantization: Option<MlxQuantization>,
         mut tensors: Vec<RawTensor>,
     ) -> Result<Self, WeightsError> {
+        let mut vision = None;
         if described.wrapped {
+            let found = vision_part(&tensors);
+            let known = described.vision.as_ref();
+            // A prompt that attends both ways needs the vision part's rules in any case.
+            let known = known.filter(|known| {
+                !found.is_empty() || known.spec.attention == MediaAttention::FirstRow
+            });
+            vision = known.map(|known| VisionPart {
+                naming: known.naming,
+                tensors: found,
+                quantization: quantization
+                    .clone()
+                    .map(|table| table.renamed(vision_tensor_name)),
+            });
             tensors = text_model(tensors);
             quantization = quantization.map(|table| table.renamed(text_model_name));
         }
-        let (spec, naming) = fit(
+        let (mut spec, naming) = fit(
             &described.spec,
             &described.namings,
             &tensors,
             quantization.as_ref(),
         )?;
+        if let Some((part, known)) = vision.as_ref().zip(described.vision.as_ref()) {
+            spec.vision = Some(known.spec.clone());
+            let fits = check_vision(
+                &spec,
+                &part.naming,
+                &part.tensors,
+                part.quantization.as_ref(),
+            );
+            // Text works without it: a tool may have renamed or dropped a part.
+            if let Err(error) = fits
+                && known.spec.attention != MediaAttention::FirstRow
+            {
+                (spec.vision, spec.vision_refusal) = (None, Some(error.to_string()));
+                vision = None;
+            }
+        }
         Ok(Self {
             spec,
+            vision,
             format: match quantization {
                 Some(_) => Format::Mlx,
                 None => Format::Safetensors,
@@ -204,12 +248,23 @@ impl Checkpoint {
 
     /// Binds every role to its tensor, or reports all mismatches.
     pub fn bind(&self) -> Result<Weights, WeightsError> {
-        let weights = bind(
+        let mut weights = bind(
             &self.spec,
             &self.naming,
             &self.tensors,
             self.quantization.as_ref(),
         )?;
+        if let Some(vision) = &self.vision {
+            let quantization = vision.quantization.as_ref();
+            let tensors = &vision.tensors;
+            bind_vision(
+                &mut weights,
+                &self.spec,
+                &vision.naming,
+                tensors,
+                quantization,
+            )?;
+        }
         self.files().check()?;
         Ok(weights)
     }
@@ -217,13 +272,14 @@ impl Checkpoint {
     /// The files of its tensors.
     pub fn files(&self) -> FileWatch {
         let mut files = FileWatch::default();
-        for tensor in &self.tensors {
+        let vision = self.vision.iter().flat_map(|vision| &vision.tensors);
+        for tensor in self.tensors.iter().chain(vision) {
             files.add_blob(&tensor.data);
         }
         files
     }
 
-    /// Every tensor in the files.
+    /// Every tensor of the text model in the files.
     pub fn tensors(&self) -> &[RawTensor] {
         &self.tensors
     }
@@ -290,9 +346,15 @@ impl GgufHeader for Gguf {
 /// The tensors of the text model in a larger model, renamed as if it were on its own. Some files
 /// contain only the text model although the config wraps it.
 fn text_model(tensors: Vec<RawTensor>) -> Vec<RawTensor> {
-    let prefixed = |tensor: &RawTensor| tensor.name.contains("language_model.");
+    let prefixed = |tensor: &RawTensor| {
+        let name = &tensor.name;
+        name.contains("language_model.") || name.starts_with("model.text_model.")
+    };
     if !tensors.iter().any(prefixed) {
-        return tensors;
+        let own = tensors.into_iter();
+        return own
+            .filter(|tensor| vision_tensor_name(&tensor.name).is_none())
+            .collect();
     }
     let own = tensors.into_iter().filter_map(|tensor| {
         let name = text_model_name(&tensor.name)?;
@@ -301,9 +363,59 @@ fn text_model(tensors: Vec<RawTensor>) -> Vec<RawTensor> {
     own.collect()
 }
 
+/// The tensors of the vision part. A convolution's weights become rows of values, whatever its
+/// dimensions.
+fn vision_part(tensors: &[RawTensor]) -> Vec<RawTensor> {
+    let own = tensors.iter().filter_map(|tensor| {
+        let name = vision_tensor_name(&tensor.name)?;
+        let tensor = RawTensor {
+            name,
+            ..channels_first(tensor)
+        };
+        let mut shape = tensor.shape.clone();
+        if let [rows, rest @ ..] = shape.as_slice()
+            && rest.len() >= 3
+        {
+            shape = vec![*rows, rest.iter().product()];
+        }
+        Some(RawTensor { shape, ..tensor })
+    });
+    own.collect()
+}
+
+/// A convolution's weights as transformers stores them: MLX has the channels last.
+fn channels_first(tensor: &RawTensor) -> RawTensor {
+    let shape = &tensor.shape;
+    let (outer, kernel, channels) = match *shape.as_slice() {
+        [outer, height, width, channels] if height == width && channels != width => {
+            (outer, height * width, channels)
+        }
+        [outer, frames, height, width, channels] if height == width && channels != width => {
+            (outer, frames * height * width, channels)
+        }
+        _ => return tensor.clone(),
+    };
+    let bytes = tensor.dtype.block_bytes();
+    let mut moved = Vec::with_capacity(tensor.data.len());
+    for row in 0..outer {
+        for channel in 0..channels {
+            for place in 0..kernel {
+                let at = ((row * kernel + place) * channels + channel) * bytes;
+                moved.extend_from_slice(tensor.data.get(at..at + bytes).unwrap_or_default());
+            }
+        }
+    }
+    let mut shape = vec![outer, channels];
+    shape.extend_from_slice(&tensor.shape[1..tensor.shape.len() - 1]);
+    let data = Blob::from_vec(moved);
+    RawTensor::new(&tensor.name, tensor.dtype, shape, data).unwrap_or_else(|_| tensor.clone())
+}
+
 /// `None` for tensors of the image or audio parts.
 fn text_model_name(name: &str) -> Option<String> {
     if let Some(rest) = name.strip_prefix("model.language_model.") {
+        Some(format!("model.{rest}"))
+    } else if let Some(rest) = name.strip_prefix("model.text_model.") {
         Some(format!("model.{rest}"))
     } else if let Some(rest) = name.strip_prefix("language_model.") {
         Some(rest.to_owned())

@@ -177,6 +177,7 @@ fn activated(activation: Activation, x: f64, up: f64) -> f64 {
             let inner = (2.0 / std::f64::consts::PI).sqrt() * (x + 0.044715 * x.powi(3));
             0.5 * x * (1.0 + inner.tanh()) * up
         }
+        Activation::QuickGelu => x * sigmoid(f64::from(1.702f32) * x) * up,
         Activation::Relu => x.max(0.0) * up,
         Activation::Relu2 => x.max(0.0).powi(2) * up,
         Activation::ClampedSwiglu { alpha, limit } => {
@@ -192,10 +193,11 @@ const CLAMPED: Activation = Activation::ClampedSwiglu {
     limit: 7.0,
 };
 
-const ACTIVATIONS: [Activation; 6] = [
+const ACTIVATIONS: [Activation; 7] = [
     Activation::Silu,
     Activation::Gelu,
     Activation::GeluTanh,
+    Activation::QuickGelu,
     Activation::Relu,
     Activation::Relu2,
     CLAMPED,

@@ -115,8 +115,13 @@ impl<T: KvElement> Units<'_, T> {
 
     /// The positions that a planned token attends to.
     fn visible(&self, token: usize) -> Range<usize> {
-        let position = self.plan.tokens[token].position;
-        self.weights.spec.reach.first_seen(position)..position + 1
+        let planned = &self.plan.tokens[token];
+        let end = if self.weights.looks_ahead {
+            planned.seen_end
+        } else {
+            planned.position + 1
+        };
+        self.weights.spec.reach.first_seen(planned.position)..end
     }
 
     /// The pieces that any of the tokens attends to.

@@ -176,7 +176,7 @@ impl<T: KvElement> Forward<'_, T> {
                     let queries = &mut [AttendQuery {
                         query: &query[pair * cached..(pair + 1) * cached],
                         sink: None,
-                        seen: 0..token.position + 1,
+                        seen: 0..token.seen_end,
                         out: out.slice(pair * latent_dim, latent_dim),
                     }];
                     T::attend(kernels)(&args, queries)

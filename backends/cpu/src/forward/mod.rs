@@ -12,11 +12,13 @@ mod recurrent;
 pub use attend::{MAX_PIECE_RESULTS, PieceTask, UNITS_PER_THREAD};
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use loquat_cpu_kernels::{Kernels, KvElement, PagePtr};
 use loquat_spec::NormKind;
 
 use crate::buffers::{Buffer, fit};
+use crate::kv::MediaFeatures;
 use crate::linear::{Activations, Linear, Product, for_parts, for_tokens, multiply};
 use crate::model::{Block, Branch, Inner, LowRank, Model, Norm, Output};
 use crate::page::PageLayout;
@@ -30,6 +32,8 @@ pub struct Plan<T> {
     pub tokens: Vec<PlannedToken<T>>,
     /// All rows' pages, one run per sequence.
     pub pages: Vec<PagePtr<T>>,
+    /// Features of the media in the rows.
+    pub media: Vec<Arc<MediaFeatures>>,
 }
 
 /// A sequence's tokens in [`Plan::tokens`], and its recurrent state.
@@ -48,9 +52,23 @@ pub struct PlannedState {
     pub snapshots: Vec<(usize, PagePtr<f32>)>,
 }
 
+/// A position of encoded media.
+#[derive(Clone, Copy)]
+pub struct PlannedFeature {
+    /// In [`Plan::media`].
+    pub media: usize,
+    pub position: usize,
+}
+
 pub struct PlannedToken<T> {
     pub id: u32,
+    /// Takes the place of the token's embedding.
+    pub feature: Option<PlannedFeature>,
     pub position: usize,
+    /// Rotary position by frame, row and column; equal for text.
+    pub rope: [usize; 3],
+    /// The first position of the sequence that it does not attend to.
+    pub seen_end: usize,
     pub page: PagePtr<T>,
     /// The sequence's run in [`Plan::pages`].
     pub pages: (usize, usize),
@@ -62,6 +80,7 @@ impl<T> Default for Plan<T> {
             rows: Vec::new(),
             tokens: Vec::new(),
             pages: Vec::new(),
+            media: Vec::new(),
         }
     }
 }
@@ -71,6 +90,12 @@ impl<T> Plan<T> {
         self.rows.clear();
         self.tokens.clear();
         self.pages.clear();
+        self.media.clear();
+    }
+
+    /// A level of a token's features, if it has that level.
+    fn feature(&self, feature: PlannedFeature, level: usize) -> Option<&[f32]> {
+        self.media[feature.media].row(level, feature.position)
     }
 }
 
@@ -131,6 +156,22 @@ impl<T: KvElement> Forward<'_, T> {
                 let x = &mut self.scratch.x;
                 for_rows(self.pool, hidden, (x, hidden), &|_, x| scale(x, factor));
             }
+            self.add_features(1 + index);
+        }
+    }
+
+    /// Adds a level of the media's features to the stream.
+    fn add_features(&mut self, level: usize) {
+        let hidden = self.model.hidden_size;
+        if self.plan.media.is_empty() {
+            return;
+        }
+        let rows = self.scratch.x.chunks_exact_mut(hidden);
+        for (token, row) in self.plan.tokens.iter().zip(rows) {
+            let values = token
+                .feature
+                .and_then(|feature| self.plan.feature(feature, level));
+            add(row, values);
         }
     }
 
@@ -191,8 +232,16 @@ impl<T: KvElement> Forward<'_, T> {
                 )
             };
             let planned = &plan.tokens[token];
-            model.embed(planned.id as usize, row);
-            scale(row, model.embedding_scale);
+            match planned.feature {
+                None => {
+                    model.embed(planned.id as usize, row);
+                    scale(row, model.embedding_scale);
+                }
+                Some(feature) => match plan.feature(feature, 0) {
+                    Some(values) => row.copy_from_slice(values),
+                    None => row.fill(f32::NAN),
+                },
+            }
             if let Some(positions) = &model.positions {
                 if positions.decode_row(planned.position, position).is_err() {
                     position.fill(f32::NAN);
@@ -230,7 +279,11 @@ impl<T: KvElement> Forward<'_, T> {
         for_tokens(self.pool, tokens, all, &|token| {
             // SAFETY: each token's task writes its own row.
             let out = unsafe { out.slice(token * all, all) };
-            let id = plan.tokens[token].id as usize;
+            let planned = &plan.tokens[token];
+            let id = match planned.feature {
+                None => planned.id,
+                Some(_) => spec.media_token,
+            } as usize;
             let mut embedded = vec![0.0; all];
             if weights.embedding.decode_row(id, &mut embedded).is_err() {
                 embedded.fill(f32::NAN);
@@ -260,13 +313,18 @@ impl<T: KvElement> Forward<'_, T> {
             fit(sin, len);
             let (cos, sin) = (SharedMut::new(cos), SharedMut::new(sin));
             for_tokens(self.pool, plan.tokens.len(), ANGLE * pairs, &|token| {
-                let position = plan.tokens[token].position as f32;
                 // SAFETY: each token's task writes its own rows.
                 let rows = unsafe {
                     let cos = cos.slice(token * pairs, pairs).iter_mut();
                     cos.zip(sin.slice(token * pairs, pairs))
                 };
-                for ((cos, sin), frequency) in rows.zip(&table.frequencies) {
+                let token = &plan.tokens[token];
+                let position = token.position as f32;
+                for (pair, ((cos, sin), frequency)) in rows.zip(&table.frequencies).enumerate() {
+                    let position = match table.rope.sections {
+                        Some(sections) => token.rope[sections.axis(pair)] as f32,
+                        None => position,
+                    };
                     let (s, c) = (position * frequency).sin_cos();
                     (*cos, *sin) = (c * factor, s * factor);
                 }
@@ -474,7 +532,7 @@ fn finish(branch: &Branch, kernels: &Kernels, output: &mut [f32]) {
 }
 
 impl Norm {
-    fn apply(&self, kernels: &Kernels, values: &mut [f32]) {
+    pub fn apply(&self, kernels: &Kernels, values: &mut [f32]) {
         self.apply_part(kernels, values, 0);
     }
 

@@ -5,14 +5,24 @@ use std::path::Path;
 use loquat_cpu::CpuBackend;
 use loquat_session::conformance::{Subject, run};
 use loquat_session::{
-    Backend, Emit, HeldMemory, KvFormat, MemoryBound, MemoryBudget, OpenError, Precision, Session,
-    SessionError, SessionOptions, StepBatch, StepOutput,
+    Backend, Emit, HeldMemory, KvFormat, Media, MemoryBound, MemoryBudget, ModelSource, OpenError,
+    Precision, Session, SessionError, SessionOptions, StepBatch, StepOutput,
 };
 use loquat_spec::Mixer;
-use loquat_testkit::goldens;
+use loquat_testkit::{goldens, vision};
 
 fn assert_conforms(folder: &std::path::Path, precision: Precision, kv_format: Option<KvFormat>) {
     let source = goldens::source(folder).unwrap();
+    let what = folder.display().to_string();
+    assert_source_conforms(&what, &source, &[], (precision, kv_format));
+}
+
+fn assert_source_conforms(
+    what: &str,
+    source: &ModelSource,
+    media: &[Media],
+    (precision, kv_format): (Precision, Option<KvFormat>),
+) {
     let open = |options: &SessionOptions| {
         let options = SessionOptions {
             precision,
@@ -24,15 +34,16 @@ fn assert_conforms(folder: &std::path::Path, precision: Precision, kv_format: Op
     let subject = Subject {
         open: &open,
         tolerance: 0.0,
+        media,
     };
-    for (check, outcome) in run(&subject) {
-        if let Err(reason) = outcome {
-            panic!(
-                "{} ({precision:?}, {kv_format:?}), {check}: {reason}",
-                folder.display()
-            );
-        }
-    }
+    let failures: Vec<String> = run(&subject)
+        .into_iter()
+        .filter_map(|(check, outcome)| Some(format!("{check}: {}", outcome.err()?)))
+        .collect();
+    assert!(
+        failures.is_empty(),
+        "{what} ({precision:?}, {kv_format:?}): {failures:#?}"
+    );
 }
 
 #[test]
@@ -40,6 +51,16 @@ fn every_family_conforms() {
     for folder in goldens::all().unwrap() {
         for precision in [Precision::Fast, Precision::Reference] {
             assert_conforms(&folder, precision, None);
+        }
+    }
+}
+
+#[test]
+fn models_that_read_pictures_conform() {
+    for model in vision::models() {
+        for precision in [Precision::Fast, Precision::Reference] {
+            let options = (precision, None);
+            assert_source_conforms(model.name, &model.source, &model.media, options);
         }
     }
 }

@@ -93,6 +93,12 @@ impl Function {
                 Some(Fused::GeluTanh),
                 Vec::new(),
             ),
+            // Only vision towers have it, and this backend runs none yet.
+            Activation::QuickGelu => {
+                return Err(MlxError(
+                    "the activation `quick_gelu` is not implemented".into(),
+                ));
+            }
             Activation::Relu => (None, Some(Fused::Relu), Vec::new()),
             Activation::Relu2 => (None, Some(Fused::Relu2), Vec::new()),
             Activation::ClampedSwiglu { alpha, limit } => (

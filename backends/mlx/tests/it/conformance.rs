@@ -45,6 +45,7 @@ fn contract(folder: &Path, precision: Precision, tolerance: f32) -> Vec<String> 
     let subject = Subject {
         open: &open,
         tolerance,
+        media: &[],
     };
     let outcomes = run(&subject).into_iter();
     let failures = outcomes.filter_map(|(check, outcome)| {
@@ -72,6 +73,7 @@ fn references(folder: &Path, precision: Precision, suffix: &str, tolerance: f32)
         let subject = Subject {
             open: &open,
             tolerance,
+            media: &[],
         };
         let reference = Golden {
             tokens: &tokens,

@@ -3,7 +3,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use loquat_session::{
-    Capabilities, HeldMemory, Memory, SequenceId, Session, SessionError, StepBatch, StepOutput,
+    Capabilities, HeldMemory, Media, MediaHandle, MediaId, Memory, SequenceId, Session,
+    SessionError, StepBatch, StepOutput,
 };
 
 /// A handle to the session; its users lock it for each call.
@@ -61,6 +62,22 @@ impl Session for SharedSession {
 
     fn release(&mut self, sequence: SequenceId) -> Result<(), SessionError> {
         self.lock().release(sequence)
+    }
+
+    fn encode(&mut self, media: &Media) -> Result<MediaHandle, SessionError> {
+        self.lock().encode(media)
+    }
+
+    fn retain_media(&mut self, media: MediaId) -> Result<(), SessionError> {
+        self.lock().retain_media(media)
+    }
+
+    fn release_media(&mut self, media: MediaId) -> Result<(), SessionError> {
+        self.lock().release_media(media)
+    }
+
+    fn media_features(&self, media: MediaId) -> Result<Vec<f32>, SessionError> {
+        self.lock().media_features(media)
     }
 
     fn step(&mut self, batch: &StepBatch, output: &mut StepOutput) -> Result<(), SessionError> {

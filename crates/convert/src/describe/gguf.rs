@@ -238,6 +238,7 @@ pub(crate) fn activation_name(activation: Activation) -> Option<&'static str> {
         Activation::Silu => "silu",
         Activation::Gelu => "gelu",
         Activation::GeluTanh => "gelu_pytorch_tanh",
+        Activation::QuickGelu => "quick_gelu",
         Activation::Relu => "relu",
         Activation::Relu2 => "relu2",
         Activation::ClampedSwiglu { .. } => return None,

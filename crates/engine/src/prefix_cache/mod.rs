@@ -89,9 +89,13 @@ impl PrefixCache {
         let hit = if self.needs_snapshots() {
             at_snapshots(&found, session)
         } else {
-            found.through().next().map(|source| Hit {
-                source: *source,
-                len: found.len,
+            // A prefix may end inside of media that cannot be cut.
+            found.through().next().and_then(|source| {
+                let len = session.reusable(*source, found.len).ok()?;
+                Some(Hit {
+                    source: *source,
+                    len,
+                })
             })
         };
         hit.filter(|hit| hit.len > 0)

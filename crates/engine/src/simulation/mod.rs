@@ -10,6 +10,7 @@ mod embedding;
 mod fairness;
 mod harness;
 mod isolation;
+mod media;
 mod pacing;
 mod plan;
 mod preemption;

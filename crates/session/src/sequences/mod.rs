@@ -16,6 +16,8 @@
 //! state, and when a row needs a state and none is free, the oldest sequence gives up its oldest
 //! snapshot.
 
+mod layout;
+mod media;
 mod slots;
 mod storage;
 #[cfg(test)]
@@ -23,13 +25,17 @@ mod tests;
 
 use std::collections::BTreeMap;
 
+use loquat_spec::MediaAttention;
+
+pub use layout::{MediaRules, PlacedView, SequenceLayout, TokenPlace};
+use media::MediaRegistry;
 pub use slots::Slot;
 use slots::SlotPool;
 pub use storage::{CopyOnWrite, SequenceStorage};
 
 use crate::{
-    Capabilities, HeldMemory, Memory, RowOutput, SequenceId, SessionError, StepBatch,
-    limits::Limits,
+    Capabilities, HeldMemory, MediaHandle, MediaId, MediaLayout, Memory, RowOutput, SequenceId,
+    SessionError, StepBatch, limits::Limits,
 };
 
 /// All sequences of a session.
@@ -43,6 +49,8 @@ pub struct Sequences<S: SequenceStorage> {
     alive: BTreeMap<SequenceId, Sequence<S::Sequence>>,
     max_sequences: usize,
     next_id: u64,
+    media: MediaRegistry,
+    rules: MediaRules,
 }
 
 /// What bounds the sequences of a session.
@@ -58,6 +66,8 @@ pub struct SequenceLimits {
     pub max_sequences: usize,
     /// `None` for models without recurrent layers.
     pub snapshots: Option<SnapshotPolicy>,
+    /// The default: no media.
+    pub media: MediaRules,
 }
 
 /// Which states a recurrent model's sequence keeps besides the one before its last row.
@@ -96,6 +106,10 @@ impl From<&Limits> for SequenceLimits {
             states: limits.states,
             max_sequences: limits.max_sequences,
             snapshots: (limits.sizes.state_bytes > 0).then_some(SnapshotPolicy::DEFAULT),
+            media: MediaRules {
+                capacity: limits.sizes.media.positions,
+                attention: limits.sizes.media.attention,
+            },
         }
     }
 }
@@ -107,6 +121,7 @@ struct Sequence<T> {
     state: Option<Slot>,
     /// Ascending.
     snapshots: Vec<Snapshot>,
+    layout: SequenceLayout,
     stored: T,
 }
 
@@ -138,6 +153,8 @@ pub struct RowGrant {
     pub capacity: usize,
     /// `None` without recurrent layers.
     pub states: Option<RowStates>,
+    /// Views that the row adds to the sequence's layout.
+    views: Vec<PlacedView>,
 }
 
 /// The recurrent states that a row reads and writes.
@@ -184,6 +201,8 @@ impl<S: SequenceStorage> Sequences<S> {
             alive: BTreeMap::new(),
             max_sequences: limits.max_sequences,
             next_id: 0,
+            media: MediaRegistry::new(limits.media.capacity),
+            rules: limits.media,
         }
     }
 
@@ -208,6 +227,7 @@ impl<S: SequenceStorage> Sequences<S> {
             kv_capacity: self.pages.capacity() * self.granularity,
             kv_in_use: self.pages.in_use() * self.granularity,
             states_in_use: self.states.in_use(),
+            media_in_use: self.media.in_use(),
             ..planned
         }
     }
@@ -235,6 +255,44 @@ impl<S: SequenceStorage> Sequences<S> {
     /// The recurrent state after the last token.
     pub fn state(&self, id: SequenceId) -> Result<Option<Slot>, SessionError> {
         Ok(self.get(id)?.state)
+    }
+
+    /// The media of the sequence.
+    pub fn layout(&self, id: SequenceId) -> Result<&SequenceLayout, SessionError> {
+        Ok(&self.get(id)?.layout)
+    }
+
+    /// The places of an accepted row's positions. `None` if they are those of text: each rotates
+    /// by its number and sees up to itself.
+    pub fn places(&self, grant: &RowGrant) -> Option<Vec<TokenPlace>> {
+        let sequence = self.alive.get(&grant.sequence)?;
+        let positions = (grant.start, grant.start + grant.tokens);
+        let attention = self.rules.attention;
+        sequence.layout.places(positions, &grant.views, attention)
+    }
+
+    /// Registers encoded media with one reference. The backend stores the features under the
+    /// handle's id, and drops them in [`SequenceStorage::free_media`].
+    pub fn add_media(&mut self, layout: MediaLayout) -> Result<MediaHandle, SessionError> {
+        self.media.add(layout)
+    }
+
+    /// The layout of encoded media.
+    pub fn media_layout(&self, id: MediaId) -> Result<&MediaLayout, SessionError> {
+        self.media.layout(id)
+    }
+
+    /// [`Session::retain_media`](crate::Session::retain_media).
+    pub fn retain_media(&mut self, id: MediaId) -> Result<(), SessionError> {
+        self.media.retain(id)
+    }
+
+    /// [`Session::release_media`](crate::Session::release_media).
+    pub fn release_media(&mut self, id: MediaId) -> Result<(), SessionError> {
+        if self.media.release(id)? {
+            self.storage.free_media(id);
+        }
+        Ok(())
     }
 
     /// What the backend stores for the sequence.
@@ -278,11 +336,20 @@ impl<S: SequenceStorage> Sequences<S> {
     /// The longest length up to `at_most` at which the sequence can be forked or truncated.
     pub fn reusable(&self, id: SequenceId, at_most: usize) -> Result<usize, SessionError> {
         let sequence = self.get(id)?;
-        if at_most >= sequence.len || self.snapshots.is_none() {
-            return Ok(at_most.min(sequence.len));
+        let mut len = at_most.min(sequence.len);
+        loop {
+            let snapshot = if len == sequence.len || self.snapshots.is_none() {
+                len
+            } else {
+                let lengths = sequence.snapshots.iter().map(|snapshot| snapshot.len);
+                lengths.filter(|at| *at <= len).max().unwrap_or(0)
+            };
+            let cut = sequence.layout.cut(snapshot, self.rules.attention);
+            if cut == len {
+                return Ok(len);
+            }
+            len = cut;
         }
-        let lengths = sequence.snapshots.iter().map(|snapshot| snapshot.len);
-        Ok(lengths.filter(|len| *len <= at_most).max().unwrap_or(0))
     }
 
     /// [`Session::create`](crate::Session::create).
@@ -293,6 +360,7 @@ impl<S: SequenceStorage> Sequences<S> {
             pages: Vec::new(),
             state: None,
             snapshots: Vec::new(),
+            layout: SequenceLayout::default(),
             stored: S::Sequence::default(),
         }))
     }
@@ -334,7 +402,26 @@ impl<S: SequenceStorage> Sequences<S> {
         let row = &batch.rows()[index];
         let len = self.len(row.sequence)?;
         batch.check(index, len, planned, capabilities)?;
-        self.grant(row.sequence, batch.tokens(row).len(), self.snapshots)
+        let views = self.place_media(batch, index, len)?;
+        let grant = self.grant(row.sequence, batch.tokens(row).len(), self.snapshots)?;
+        Ok(RowGrant { views, ..grant })
+    }
+
+    /// Checks the row's media spans, and returns the views they add to the sequence's layout.
+    fn place_media(
+        &self,
+        batch: &StepBatch,
+        index: usize,
+        len: usize,
+    ) -> Result<Vec<PlacedView>, SessionError> {
+        let row = &batch.rows()[index];
+        let mut views = Vec::new();
+        for span in batch.media(row) {
+            let layout = self.media.layout(span.id)?;
+            let sequence = &self.get(row.sequence)?.layout;
+            sequence.place(&mut views, len + span.at, layout, span.range.clone())?;
+        }
+        Ok(views)
     }
 
     /// A row of one more token that fits into the sequence's own pages and costs no snapshot:
@@ -348,10 +435,11 @@ impl<S: SequenceStorage> Sequences<S> {
         self.grant(id, 1, None).ok()
     }
 
-    /// Makes a sequence of `len` tokens whose pages and state `write` fills.
+    /// Makes a sequence of `len` tokens with the media of `layout`, whose pages and state `write`
+    /// fills.
     pub fn import<E: From<SessionError>>(
         &mut self,
-        len: usize,
+        (len, layout): (usize, SequenceLayout),
         write: impl FnOnce(&mut Self, &RowGrant) -> Result<(), E>,
     ) -> Result<SequenceId, E> {
         let id = self.create()?;
@@ -362,6 +450,9 @@ impl<S: SequenceStorage> Sequences<S> {
         let imported = imported.and_then(|grant| match write(self, &grant) {
             Ok(()) => {
                 self.commit(grant);
+                if let Some(sequence) = self.alive.get_mut(&id) {
+                    sequence.layout = layout;
+                }
                 Ok(id)
             }
             Err(error) => {
@@ -390,6 +481,10 @@ impl<S: SequenceStorage> Sequences<S> {
             return self.roll_back(grant);
         };
         let start = std::mem::replace(&mut sequence.len, grant.start + grant.tokens);
+        sequence.layout.views.extend(grant.views);
+        if start == 0 && self.rules.attention == MediaAttention::FirstRow {
+            sequence.layout.prefix = grant.tokens;
+        }
         let (Some(row), Some(policy)) = (grant.states, self.snapshots) else {
             return;
         };
@@ -462,6 +557,7 @@ impl<S: SequenceStorage> Sequences<S> {
                 _ => later.first().map(|snapshot| snapshot.state),
             },
             snapshots: earlier.to_vec(),
+            layout: source.layout.prefix_of(len),
             stored: self.storage.share(&source.stored, len),
         };
         for page in &shared.pages {
@@ -522,6 +618,7 @@ impl<S: SequenceStorage> Sequences<S> {
             tokens,
             capacity: self.change_pages(id, change) * self.granularity,
             states,
+            views: Vec::new(),
         })
     }
 
@@ -662,6 +759,14 @@ macro_rules! delegate_sequences {
             len: usize,
         ) -> Result<(), $crate::SessionError> {
             self.$sequences.truncate(sequence, len)
+        }
+
+        fn retain_media(&mut self, media: $crate::MediaId) -> Result<(), $crate::SessionError> {
+            self.$sequences.retain_media(media)
+        }
+
+        fn release_media(&mut self, media: $crate::MediaId) -> Result<(), $crate::SessionError> {
+            self.$sequences.release_media(media)
         }
     };
 }

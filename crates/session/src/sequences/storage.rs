@@ -1,4 +1,5 @@
 use super::Slot;
+use crate::MediaId;
 
 /// What a backend stores for the [`Sequences`](super::Sequences) of a session.
 ///
@@ -33,6 +34,9 @@ pub trait SequenceStorage {
 
     /// Drops the contents of a state that nothing refers to.
     fn free_state(&mut self, _state: Slot) {}
+
+    /// Drops the features of media that nothing refers to.
+    fn free_media(&mut self, _media: MediaId) {}
 }
 
 /// How a sequence gets pages of its own before it writes.

@@ -49,6 +49,7 @@ fn limits(pages: usize) -> SequenceLimits {
         states: 0,
         max_sequences: 4,
         snapshots: None,
+        media: MediaRules::default(),
     }
 }
 
@@ -229,7 +230,7 @@ fn snapshots_precede_the_last_row() {
     assert_eq!(sequences.truncate(id, 39), Err(refused));
     sequences.truncate(id, 40).unwrap();
     assert_eq!(cuts(&sequences, id), [0, 17, 32, 40]);
-    let imported = sequences.import(40, |_, grant| {
+    let imported = sequences.import((40, SequenceLayout::default()), |_, grant| {
         assert_eq!(grant.states.as_ref().unwrap().snapshots().count(), 0);
         Ok::<_, SessionError>(())
     });
@@ -284,7 +285,9 @@ fn snapshots_make_way_for_rows() {
 #[test]
 fn failed_import_leaves_nothing() {
     let mut sequences = recurrent(4, 4, 8);
-    let failed = sequences.import(20, |_, _| Err(SessionError::NotANumber));
+    let failed = sequences.import((20, SequenceLayout::default()), |_, _| {
+        Err(SessionError::NotANumber)
+    });
     assert_eq!(failed, Err(SessionError::NotANumber));
     assert_eq!(sequences.count(), 0);
     assert_eq!(

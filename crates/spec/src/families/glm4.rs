@@ -39,7 +39,7 @@ pub(super) const FAMILY: Family = Family {
     facts: FamilyFacts::PLAIN,
 };
 
-fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
+pub(super) fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     let config = &config.with_defaults(json!({
         "num_key_value_heads": 2,
         "head_dim": 128,

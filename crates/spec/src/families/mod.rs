@@ -20,6 +20,7 @@ mod gemma4_text;
 mod glm4;
 mod glm4_moe;
 mod glm4_moe_lite;
+mod glm4v_text;
 mod gpt2;
 mod gpt_neox;
 mod gpt_oss;
@@ -53,9 +54,11 @@ mod qwen3_5;
 mod qwen3_5_moe;
 mod qwen3_moe;
 mod qwen3_next;
+mod qwen3_vl_moe;
 mod seed_oss;
 mod smollm3;
 mod starcoder2;
+mod vision;
 
 use serde_json::json;
 
@@ -64,6 +67,8 @@ use crate::error::SpecError;
 use crate::facts::{ConfigExport, FamilyFacts};
 use crate::model::ModelSpec;
 use crate::naming::{GGUF, HUGGING_FACE, Naming};
+use crate::vision::VisionSpec;
+use crate::vision_naming::VisionNaming;
 
 /// A family's row: how each kind of config becomes a spec, what its tensors are called there, and
 /// how other tools treat the family.
@@ -119,6 +124,7 @@ const FAMILIES: &[Family] = &[
     glm4::FAMILY,
     glm4_moe::FAMILY,
     glm4_moe_lite::FAMILY,
+    glm4v_text::FAMILY,
     gpt2::FAMILY,
     gpt_neox::FAMILY,
     gpt_oss::FAMILY,
@@ -152,6 +158,7 @@ const FAMILIES: &[Family] = &[
     qwen3_5_moe::FAMILY,
     qwen3_moe::FAMILY,
     qwen3_next::FAMILY,
+    qwen3_vl_moe::FAMILY,
     seed_oss::FAMILY,
     smollm3::FAMILY,
     starcoder2::FAMILY,
@@ -182,12 +189,28 @@ pub struct Described {
     pub wrapped: bool,
     /// mlx-lm's tensor names for a Hugging Face style checkpoint, if they differ.
     pub mlx: Option<Naming>,
+    /// The vision part, if the config has one that is known; it is not part of `spec` yet, since a
+    /// file may contain the text model alone.
+    pub vision: Option<DescribedVision>,
+}
+
+/// The vision part of a config.
+pub struct DescribedVision {
+    pub spec: VisionSpec,
+    pub naming: VisionNaming,
 }
 
 /// Reads the spec of a Hugging Face style checkpoint (plain or MLX-quantized safetensors).
 pub fn from_config(config: &Config) -> Result<Described, SpecError> {
+    let vision = vision::find(config)?;
     let inner = text_config(config)?;
+    // Older configs have the text model's fields beside `vision_config`.
+    let wrapped = inner.is_some() || config.get("vision_config").is_some();
     let text = inner.as_ref().unwrap_or(config);
+    let text = &match vision {
+        Some(vision) => vision.text_config(text),
+        None => text.clone(),
+    };
     let field = "model_type";
     let outer_type = config.str(field)?.ok_or_else(|| SpecError::Missing {
         field: field.into(),
@@ -199,8 +222,24 @@ pub fn from_config(config: &Config) -> Result<Described, SpecError> {
         found: inner_type.to_owned(),
         supported: model_types(),
     })?;
-    let spec = (family.from_config)(text)?;
+    let mut spec = (family.from_config)(text)?;
     spec.validate()?;
+    let vision = match vision.map(|vision| (vision, vision.describe(config, &spec))) {
+        Some((_, Ok((vision, naming)))) => {
+            vision.validate(spec.hidden_size, spec.layers.len())?;
+            Some(DescribedVision {
+                spec: vision,
+                naming,
+            })
+        }
+        Some((family, Err(error))) if family.is_essential() => return Err(error),
+        // Text works without it, and files of text alone are common.
+        Some((_, Err(error))) => {
+            spec.vision_refusal = Some(error.to_string());
+            None
+        }
+        None => None,
+    };
     Ok(Described {
         spec,
         namings: [Some(family.hugging_face), family.mlx]
@@ -208,8 +247,9 @@ pub fn from_config(config: &Config) -> Result<Described, SpecError> {
             .flatten()
             .flat_map(Naming::variants)
             .collect(),
-        wrapped: inner.is_some(),
+        wrapped,
         mlx: family.mlx,
+        vision,
     })
 }
 
@@ -270,6 +310,7 @@ pub fn from_gguf(header: &dyn GgufHeader) -> Result<Described, SpecError> {
         namings: family.naming.variants().collect(),
         wrapped: false,
         mlx: None,
+        vision: None,
     })
 }
 

@@ -10,7 +10,13 @@ use crate::model::{Activation, ModelSpec};
 use crate::rope::{Rope, RopePairs};
 
 pub(super) const FAMILY: Family = Family {
-    model_types: &["qwen2"],
+    model_types: &[
+        "qwen2",
+        "qwen2_vl_text",
+        "qwen2_vl",
+        "qwen2_5_vl_text",
+        "qwen2_5_vl",
+    ],
     from_config,
     hugging_face: PLAIN.hugging_face,
     mlx: None,

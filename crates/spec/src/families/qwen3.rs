@@ -10,7 +10,7 @@ use crate::model::{Activation, ModelSpec, Norm};
 use crate::rope::{Rope, RopePairs};
 
 pub(super) const FAMILY: Family = Family {
-    model_types: &["qwen3"],
+    model_types: &["qwen3", "qwen3_vl_text", "qwen3_vl"],
     from_config,
     hugging_face: PLAIN.hugging_face,
     mlx: None,

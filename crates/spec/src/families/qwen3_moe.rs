@@ -37,7 +37,7 @@ pub(super) const FAMILY: Family = Family {
     },
 };
 
-fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
+pub(super) fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
     let config = &config.with_defaults(json!({
         "num_key_value_heads": 4,
         "rms_norm_eps": 1e-6,

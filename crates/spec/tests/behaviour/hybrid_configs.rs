@@ -4,8 +4,8 @@ use crate::blocks::{attention, feed_forward, layers_where, mixer, sizes, spec};
 use loquat_spec::{
     Activation, Attention, Branch, Config, Decay, DeltaOutputGate, DeltaRule, Dense, Experts,
     FeedForward, Inner, KeySharing, KvSource, LatentAttention, Mamba2, MambaNorm, Mixer, ModelSpec,
-    Norm, PerLayerInputs, QkNorm, Reach, Rope, RopeScaling, Router, RouterInput, SharedExpert,
-    ShortConv, families,
+    Norm, PerLayerInputs, QkNorm, Reach, Rope, RopeScaling, RopeSections, Router, RouterInput,
+    SectionOrder, SharedExpert, ShortConv, families,
 };
 use serde_json::json;
 
@@ -103,7 +103,15 @@ fn qwen3_5_is_wrapped_by_a_larger_model() {
     assert!(spec.head.tied);
     assert_eq!(attention_layers(&spec), [3, 7, 11, 15, 19, 23]);
     let gated = mixer(&spec, 23).as_attention().unwrap();
-    assert_eq!(gated.rope, Some(Rope::plain(1e7, 64)));
+    let sections = RopeSections {
+        counts: [11, 11, 10],
+        order: SectionOrder::Alternating,
+    };
+    let rope = Rope {
+        sections: Some(sections),
+        ..Rope::plain(1e7, 64)
+    };
+    assert_eq!(gated.rope, Some(rope));
     assert_eq!(feed_forward(&spec, 0), &FeedForward::Dense(silu(3584)));
 }
 
@@ -453,6 +461,7 @@ fn gemma_4_e_reads_lower_layers_keys() {
     assert_eq!(
         spec.per_layer_inputs,
         Some(PerLayerInputs {
+            media_token: 0,
             dim: 256,
             vocab_size: 262_144,
             embedding_scale: 16.0,

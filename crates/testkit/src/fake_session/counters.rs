@@ -9,6 +9,7 @@ pub struct FakeCounters {
     kv_in_use: AtomicUsize,
     max_kv_in_use: AtomicUsize,
     computed_tokens: AtomicUsize,
+    encoded: AtomicUsize,
     starved_rows: AtomicUsize,
     dropped: AtomicBool,
     steps: Mutex<Vec<StepShape>>,
@@ -52,6 +53,11 @@ impl FakeCounters {
         self.starved_rows.load(Ordering::SeqCst)
     }
 
+    /// Media encoded so far.
+    pub fn encoded(&self) -> usize {
+        self.encoded.load(Ordering::SeqCst)
+    }
+
     /// Whether the session was dropped.
     pub fn dropped(&self) -> bool {
         self.dropped.load(Ordering::SeqCst)
@@ -70,6 +76,10 @@ impl FakeCounters {
         let mut steps = self.steps.lock().unwrap_or_else(PoisonError::into_inner);
         steps.push(shape);
         steps.len() - 1
+    }
+
+    pub(super) fn record_encoded(&self) {
+        self.encoded.fetch_add(1, Ordering::SeqCst);
     }
 
     pub(super) fn record_created(&self) {

@@ -6,22 +6,25 @@
 
 mod clock;
 mod counters;
+mod media;
 mod model;
 mod options;
 #[cfg(test)]
 mod tests;
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::time::Duration;
 
 use loquat_session::sequences::{
     CopyOnWrite, RowGrant, SequenceLimits, SequenceStorage, Sequences, Slot,
 };
-use loquat_session::transfer::{Envelope, unseal};
+use loquat_session::transfer::{Envelope, Unsealed, unseal};
 use loquat_session::{
-    Capabilities, Emit, HeldMemory, Memory, PrefixCopy, Row, SequenceId, Session, SessionError,
-    StepBatch, StepOutput,
+    Capabilities, Emit, HeldMemory, Media, MediaHandle, MediaId, MediaInputs, Memory, PrefixCopy,
+    Row, SequenceId, Session, SessionError, StepBatch, StepOutput,
 };
+use loquat_spec::MediaAttention;
 
 pub use clock::{Cost, VirtualClock};
 pub use counters::{FakeCounters, StepShape};
@@ -29,6 +32,7 @@ use model::{History, Model};
 pub use options::{FakeOptions, Fault};
 
 const KV_BYTES_PER_TOKEN: u64 = 4;
+const MEDIA_BYTES_PER_POSITION: u64 = 4;
 /// As large as the KV of many tokens, like real recurrent states.
 const STATE_BYTES: u64 = 64 * KV_BYTES_PER_TOKEN;
 
@@ -41,7 +45,11 @@ pub struct FakeSession {
 }
 
 /// Stores each sequence's tokens. Pages and states are counted as on a device, but hold nothing.
-struct Histories;
+#[derive(Default)]
+struct Histories {
+    /// What stands for each position of encoded media in a history.
+    media: BTreeMap<MediaId, Vec<u32>>,
+}
 
 impl SequenceStorage for Histories {
     const COPY_ON_WRITE: CopyOnWrite = CopyOnWrite::Page;
@@ -55,6 +63,10 @@ impl SequenceStorage for Histories {
     fn release(&mut self, _sequence: History) {}
 
     fn copy_page(&mut self, _from: Slot, _to: Slot) {}
+
+    fn free_media(&mut self, media: MediaId) {
+        self.media.remove(&media);
+    }
 }
 
 impl FakeSession {
@@ -68,13 +80,14 @@ impl FakeSession {
                 replies: options.replies.clone(),
             },
             sequences: Sequences::new(
-                Histories,
+                Histories::default(),
                 SequenceLimits {
                     kv_tokens: options.kv_capacity,
                     granularity: options.kv_granularity,
                     states: options.max_states,
                     max_sequences: options.max_sequences,
                     snapshots: options.snapshots,
+                    media: options.media,
                 },
             ),
             counters: Arc::default(),
@@ -151,12 +164,17 @@ impl FakeSession {
         }
     }
 
-    /// Appends the tokens of an accepted row.
-    fn run(&mut self, tokens: &[u32], grant: RowGrant) {
+    /// Appends the tokens and media of an accepted row.
+    fn run(&mut self, batch: &StepBatch, row: &Row, grant: RowGrant) {
+        let mut tokens = batch.tokens(row).to_vec();
+        for span in batch.media(row) {
+            let features = &self.sequences.storage().media[&span.id][span.range.clone()];
+            tokens[span.at..span.at + features.len()].copy_from_slice(features);
+        }
         self.advance_clock(self.options.cost.row_time(grant.start, tokens.len()));
         self.counters.record_computed(tokens.len());
         if let Some((_, history)) = self.sequences.stored_mut(grant.sequence) {
-            history.append(tokens);
+            history.append(&tokens);
         }
         self.sequences.commit(grant);
     }
@@ -212,10 +230,19 @@ fn capabilities(options: &FakeOptions) -> Capabilities {
         draws: options.draws,
         prefix_copy: match options.snapshots {
             Some(_) => PrefixCopy::AtSnapshots,
+            None if options.media.attention == MediaAttention::FirstRow => PrefixCopy::None,
             None => PrefixCopy::AnyLength,
         },
         export: true,
         kv_format: "tokens",
+        media: MediaInputs {
+            images: options.media.capacity > 0,
+            videos: options.media.capacity > 0,
+            embeddings: options.media.capacity > 0,
+            max_patches: options.media.capacity,
+            whole_prompt: options.media.attention == MediaAttention::FirstRow,
+        },
+        media_positions: options.media.capacity,
         batch_invariant: true,
     }
 }
@@ -234,6 +261,9 @@ impl Session for FakeSession {
             kv_granularity: self.options.kv_granularity,
             state_bytes: self.options.snapshots.map_or(0, |_| STATE_BYTES),
             states_in_use: 0,
+            media_bytes_per_position: MEDIA_BYTES_PER_POSITION,
+            media_capacity: self.options.media.capacity,
+            media_in_use: 0,
         })
     }
 
@@ -271,6 +301,29 @@ impl Session for FakeSession {
         Ok(())
     }
 
+    fn encode(&mut self, media: &Media) -> Result<MediaHandle, SessionError> {
+        let (layout, features) = media::encode(media, &self.options)?;
+        let handle = self.sequences.add_media(layout)?;
+        let stored = &mut self.sequences.storage_mut().media;
+        stored.insert(handle.id, features);
+        self.counters.record_encoded();
+        Ok(handle)
+    }
+
+    fn retain_media(&mut self, media: MediaId) -> Result<(), SessionError> {
+        self.sequences.retain_media(media)
+    }
+
+    fn release_media(&mut self, media: MediaId) -> Result<(), SessionError> {
+        self.sequences.release_media(media)
+    }
+
+    fn media_features(&self, media: MediaId) -> Result<Vec<f32>, SessionError> {
+        let features = self.sequences.storage().media.get(&media);
+        let features = features.ok_or(SessionError::UnknownMedia(media))?;
+        Ok(features.iter().map(|value| *value as f32).collect())
+    }
+
     fn step(&mut self, batch: &StepBatch, output: &mut StepOutput) -> Result<(), SessionError> {
         let step = self.counters.record_step(StepShape {
             rows: batch.rows().len(),
@@ -295,7 +348,7 @@ impl Session for FakeSession {
             match accepted {
                 Err(error) => output.push_error(error),
                 Ok(grant) => {
-                    self.run(batch.tokens(row), grant);
+                    self.run(batch, row, grant);
                     match fault {
                         Some(Fault::Withhold) => output.push_nothing(),
                         _ => self.emit(row.emit, self.sequences.stored(row.sequence)?, output),
@@ -309,7 +362,9 @@ impl Session for FakeSession {
 
     fn export(&self, sequence: SequenceId) -> Result<Vec<u8>, SessionError> {
         let tokens = self.sequences.stored(sequence)?.tokens();
-        let mut envelope = Envelope::new(self.fingerprint(), tokens.len(), 4 * tokens.len());
+        let layout = self.sequences.layout(sequence)?;
+        let size = 4 * tokens.len();
+        let mut envelope = Envelope::new(self.fingerprint(), tokens.len(), layout, size);
         let bytes = tokens.iter().flat_map(|token| token.to_le_bytes());
         envelope.contents().extend(bytes);
         Ok(envelope.seal())
@@ -318,10 +373,14 @@ impl Session for FakeSession {
     fn import(&mut self, bytes: &[u8]) -> Result<SequenceId, SessionError> {
         let size = |len: usize| len.checked_mul(4);
         let max_context = self.options.max_context;
-        let (len, contents) = unseal(bytes, self.fingerprint(), max_context, size)?;
+        let Unsealed {
+            len,
+            layout,
+            contents,
+        } = unseal(bytes, self.fingerprint(), max_context, size)?;
         let words = contents.as_chunks::<4>().0.iter();
         let tokens: Vec<u32> = words.map(|word| u32::from_le_bytes(*word)).collect();
-        let id = self.sequences.import(len, |sequences, grant| {
+        let id = self.sequences.import((len, layout), |sequences, grant| {
             if let Some((_, history)) = sequences.stored_mut(grant.sequence) {
                 history.append(&tokens);
             }

@@ -1,7 +1,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use loquat_session::sequences::SnapshotPolicy;
+use loquat_session::sequences::{MediaRules, SnapshotPolicy};
 
 use super::clock::{Cost, VirtualClock};
 
@@ -24,6 +24,9 @@ pub struct FakeOptions {
     /// The number of states of a recurrent model, over all sequences. A row needs one in addition
     /// to its sequence's, so fewer than two per row run out.
     pub max_states: usize,
+    /// A view has a position for each of its patches, a raw embedding for each `hidden_size`
+    /// values. The default takes no media.
+    pub media: MediaRules,
     /// Wall-clock time of each step.
     pub delay: Duration,
     /// No step runs while a test holds this lock, so that it can submit several requests at once.
@@ -59,6 +62,7 @@ impl Default for FakeOptions {
             kv_granularity: 16,
             snapshots: None,
             max_states: 4 * 64,
+            media: MediaRules::default(),
             delay: Duration::ZERO,
             hold: Arc::default(),
             clock: None,

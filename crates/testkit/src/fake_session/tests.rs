@@ -1,4 +1,4 @@
-use loquat_session::sequences::SnapshotPolicy;
+use loquat_session::sequences::{MediaRules, SnapshotPolicy};
 use loquat_session::{MemoryBudget, OpenError, RowOutput, SessionOptions, conformance};
 
 use super::*;
@@ -89,6 +89,10 @@ fn open(model: FakeOptions, options: &SessionOptions) -> Result<Box<dyn Session>
         kv_capacity: kv_tokens.unwrap_or(model.kv_capacity),
         max_sequences: options.max_sequences,
         max_step_tokens: options.max_step_tokens,
+        media: MediaRules {
+            capacity: options.media_positions.unwrap_or(model.media.capacity),
+            ..model.media
+        },
         ..model
     })))
 }
@@ -115,6 +119,7 @@ fn fake_session_keeps_the_contract() {
         let outcomes = conformance::run(&conformance::Subject {
             open: &|options| open(model.clone(), options),
             tolerance: 0.0,
+            media: &[],
         });
         let failures: Vec<_> = outcomes.iter().filter(|(_, o)| o.is_err()).collect();
         assert!(

@@ -10,7 +10,8 @@ fn wrapped(rename: impl Fn(&str) -> String) -> Folder {
     let mut folder = Folder::golden("gemma3_text");
     let text = folder.config.clone();
     folder.config = json!({
-        "model_type": "gemma3", "text_config": text, "vision_config": {"hidden_size": 1152},
+        "model_type": "unlisted_vision_model", "text_config": text,
+        "vision_config": {"hidden_size": 1152},
     });
     for tensor in &mut folder.tensors {
         tensor.name = rename(&tensor.name);
@@ -101,4 +102,20 @@ fn wrapped_quantization_table_uses_file_names() {
     let weights = folder.open().unwrap().bind().unwrap();
     let up = loquat_spec::Role::Layer(0, loquat_spec::LayerRole::Up);
     assert_eq!(weights.matrix(up).unwrap().format(), "affine 8-bit g32");
+}
+
+#[test]
+fn unknown_vision_tensors_leave_text_working() {
+    let mut folder = wrapped(|name| format!("language_model.{name}"));
+    folder.config["model_type"] = json!("gemma3");
+    add_zeros(&mut folder, "vision_tower.encoder.weight");
+    let checkpoint = folder.open().unwrap();
+    assert!(checkpoint.spec.vision.is_none());
+    let refusal = checkpoint
+        .spec
+        .vision_refusal
+        .as_deref()
+        .unwrap_or_default();
+    assert!(refusal.contains("vision_tower"), "{refusal}");
+    checkpoint.bind().unwrap();
 }

@@ -29,12 +29,13 @@ pub(crate) fn activation(
         "silu" | "swish" => Ok(Activation::Silu),
         "gelu" => Ok(Activation::Gelu),
         "gelu_pytorch_tanh" | "gelu_new" | "gelu_fast" => Ok(Activation::GeluTanh),
+        "quick_gelu" => Ok(Activation::QuickGelu),
         "relu" => Ok(Activation::Relu),
         "relu2" => Ok(Activation::Relu2),
         other => Err(SpecError::Unsupported {
             field: config.path(field),
             found: format!("`{other}`"),
-            supported: "silu, gelu, gelu_pytorch_tanh, relu, relu2",
+            supported: "silu, gelu, gelu_pytorch_tanh, quick_gelu, relu, relu2",
         }),
     }
 }

@@ -85,6 +85,7 @@ pub(crate) fn gguf_rope(
             .unwrap_or(head_dim),
         pairs,
         scaling: gguf_scaling(config)?,
+        sections: None,
     })
 }
 

@@ -167,6 +167,8 @@ impl Sizes {
                 scale: 1.0,
                 softcap: None,
             },
+            vision: None,
+            vision_refusal: None,
         }
     }
 

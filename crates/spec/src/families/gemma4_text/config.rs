@@ -47,6 +47,7 @@ pub(super) fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
             &sizes,
             dim,
             config.usize("vocab_size_per_layer_input")?,
+            config.usize_or("pad_token_id", 0)? as u32,
         )),
     };
     let softcap = config.f64_opt("final_logit_softcapping")?;

@@ -56,6 +56,7 @@ pub(super) fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
             &sizes,
             dim,
             config.rows("per_layer_token_embd.weight")?,
+            0,
         )),
     };
     let softcap = config.f64_opt("final_logit_softcapping")?;

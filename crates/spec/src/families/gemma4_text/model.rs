@@ -141,7 +141,12 @@ pub(super) fn experts(sizes: &Sizes, count: usize, top_k: usize, expert: Dense) 
     }
 }
 
-pub(super) fn per_layer_inputs(sizes: &Sizes, dim: usize, vocab_size: usize) -> PerLayerInputs {
+pub(super) fn per_layer_inputs(
+    sizes: &Sizes,
+    dim: usize,
+    vocab_size: usize,
+    media_token: u32,
+) -> PerLayerInputs {
     PerLayerInputs {
         dim,
         vocab_size,
@@ -149,5 +154,6 @@ pub(super) fn per_layer_inputs(sizes: &Sizes, dim: usize, vocab_size: usize) -> 
         projection_scale: 1.0 / (sizes.hidden as f32).sqrt(),
         combined_scale: std::f32::consts::FRAC_1_SQRT_2,
         norm: Norm::rms(sizes.eps),
+        media_token,
     }
 }

@@ -1,0 +1,187 @@
+//! Attention between patches of a frame, or of a window of it.
+
+use std::ops::Range;
+
+use loquat_cpu_kernels::{AttendArgs, AttendQuery, KvElement, MAX_QUERIES, PAGE, PagePtr};
+use loquat_session::media::patch_places;
+use loquat_spec::{PatchOrder, PatchSpan};
+
+use super::rope::Angles;
+use super::{Batch, Compute, PlacedView, Tower, TowerLayer, add_branch, apply};
+use crate::linear::for_tokens;
+use crate::page::LayerLayout;
+use crate::shared::SharedMut;
+
+impl Tower {
+    pub(super) fn attention(
+        &self,
+        compute: &mut Compute<'_>,
+        x: &mut [f32],
+        layer: &TowerLayer,
+        (index, batch, angles): (usize, &Batch, Option<&Angles>),
+    ) {
+        let (block, hidden) = (&self.spec.block, self.spec.hidden_size);
+        let mut input = x.to_vec();
+        apply(compute, &layer.attention_norm, &mut input, hidden);
+        let width = block.heads * block.head_dim;
+        let [mut query, mut key, mut value] = [(); 3].map(|()| vec![0.0; batch.tokens * width]);
+        let outputs = [&mut query, &mut key, &mut value];
+        for (matrix, out) in layer.qkv.iter().zip(outputs) {
+            matrix.run(compute, (&input, hidden), out);
+        }
+        let (kernels, head_dim) = (compute.kernels, block.head_dim);
+        for (values, norm, rotated) in [
+            (&mut query, &layer.query_norm, true),
+            (&mut key, &layer.key_norm, true),
+            (&mut value, &layer.value_norm, false),
+        ] {
+            let values = SharedMut::new(values);
+            for_tokens(compute.pool, batch.tokens, 2 * width, &|token| {
+                // SAFETY: each token's task touches its own row.
+                let row = unsafe { values.slice(token * width, width) };
+                for head in row.chunks_exact_mut(head_dim) {
+                    if let Some(norm) = norm {
+                        norm.apply(kernels, head);
+                    }
+                    if let Some(angles) = angles.filter(|_| rotated) {
+                        angles.rotate(kernels, token, head);
+                    }
+                }
+            });
+        }
+        let groups = groups(self.spec.layers[index], self.spec.patch.order, batch);
+        let mut mixed = vec![0.0; batch.tokens * width];
+        self.attend(compute, [&query, &key, &value], &groups, &mut mixed);
+        layer.output.run(compute, (&mixed, width), &mut input);
+        let norm = layer.attention_post_norm.as_ref();
+        let gain = layer.attention_gain.as_deref();
+        add_branch(compute, (x, hidden), &mut input, norm, gain);
+    }
+
+    /// Each token of a group attends to all of them; writes `[token][head]`.
+    fn attend(
+        &self,
+        compute: &mut Compute<'_>,
+        [query, key, value]: [&[f32]; 3],
+        groups: &[Vec<usize>],
+        out: &mut [f32],
+    ) {
+        let block = &self.spec.block;
+        let (heads, head_dim) = (block.heads, block.head_dim);
+        let width = heads * head_dim;
+        let layout = LayerLayout::for_heads(heads, head_dim);
+        let page_len = layout.page_len();
+        let mut first_page = 0;
+        let mut placed = Vec::with_capacity(groups.len());
+        for group in groups {
+            let count = group.len().div_ceil(PAGE);
+            placed.push(first_page..first_page + count);
+            first_page += count;
+        }
+        let mut memory = vec![0.0f32; first_page * page_len];
+        let pages: Vec<PagePtr<f32>> = memory
+            .chunks_exact_mut(page_len.max(1))
+            .map(|page| PagePtr::new(page.as_mut_ptr(), page.len()))
+            .collect();
+        let writes: Vec<(usize, PagePtr<f32>, usize)> = groups
+            .iter()
+            .zip(&placed)
+            .flat_map(|(group, placed)| {
+                let pages = &pages[placed.clone()];
+                let tokens = group.iter().enumerate();
+                tokens.map(|(index, token)| (*token, pages[index / PAGE], index % PAGE))
+            })
+            .collect();
+        for_tokens(compute.pool, writes.len(), 8 * width, &|index| {
+            let (token, page, slot) = writes[index];
+            let row = token * width..(token + 1) * width;
+            // SAFETY: every token has a slot of its own, and reading waits for the pool.
+            unsafe { layout.write_token(page, slot, &key[row.clone()], &value[row]) };
+        });
+        let units = units(groups, heads);
+        let kernels = compute.kernels;
+        let out = SharedMut::new(out);
+        compute.pool.run(units.len(), &|unit| {
+            let (group, head, members) = &units[unit];
+            let args = AttendArgs {
+                scale: block.scale,
+                softcap: None,
+                value_dim: head_dim,
+                pages: layout.head(&pages[placed[*group].clone()], *head),
+                piece: None,
+            };
+            let tokens = &groups[*group][members.clone()];
+            let mut queries: [AttendQuery<'_>; MAX_QUERIES] = Default::default();
+            for (slot, token) in queries.iter_mut().zip(tokens) {
+                let at = (token * heads + head) * head_dim;
+                *slot = AttendQuery {
+                    query: &query[at..at + head_dim],
+                    sink: None,
+                    seen: 0..groups[*group].len(),
+                    // SAFETY: each pair of token and head belongs to one unit.
+                    out: unsafe { out.slice(at, head_dim) },
+                };
+            }
+            // SAFETY: the table was chosen for this machine.
+            unsafe { f32::attend(kernels)(&args, &mut queries[..tokens.len()]) };
+        });
+    }
+}
+
+/// A group, a head, and some of the group's members.
+type Unit = (usize, usize, Range<usize>);
+
+/// Queries that run together. Those of one head are consecutive, so that its pages stay in cache.
+fn units(groups: &[Vec<usize>], heads: usize) -> Vec<Unit> {
+    let mut units = Vec::new();
+    for (index, group) in groups.iter().enumerate() {
+        for head in 0..heads {
+            for first in (0..group.len()).step_by(MAX_QUERIES) {
+                let members = first..(first + MAX_QUERIES).min(group.len());
+                units.push((index, head, members));
+            }
+        }
+    }
+    units
+}
+
+/// The tokens that attend to each other.
+fn groups(span: PatchSpan, order: PatchOrder, batch: &Batch) -> Vec<Vec<usize>> {
+    let mut groups = Vec::new();
+    for view in &batch.views {
+        let frame = view.grid.rows * view.grid.cols;
+        for frame_index in 0..view.grid.frames {
+            let first = view.first + frame_index * frame;
+            match span {
+                PatchSpan::Frame => {
+                    let patches = first..first + frame;
+                    groups.push(class_and(view, patches));
+                }
+                PatchSpan::Window(side) => windows(&mut groups, (side, order), view, first),
+            }
+        }
+    }
+    groups
+}
+
+/// In the order of the batch.
+fn class_and(view: &PlacedView, patches: Range<usize>) -> Vec<usize> {
+    let mut tokens: Vec<usize> = patches.chain(view.class).collect();
+    tokens.sort_unstable();
+    tokens
+}
+
+fn windows(
+    groups: &mut Vec<Vec<usize>>,
+    (side, order): (usize, PatchOrder),
+    view: &PlacedView,
+    first: usize,
+) {
+    let across = view.grid.cols.div_ceil(side);
+    let down = view.grid.rows.div_ceil(side);
+    let mut windows = vec![Vec::new(); across * down];
+    for (patch, (row, column)) in patch_places(order, view.grid).enumerate() {
+        windows[row / side * across + column / side].push(first + patch);
+    }
+    groups.extend(windows);
+}

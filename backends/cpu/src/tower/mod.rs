@@ -1,0 +1,433 @@
+//! The vision tower: from the patches of a picture to features of the text model's size.
+//!
+//! It is a prefill without a past: views are computed in batches, through the matrix kernels and
+//! the attention kernel of the text model. Every result depends on its own view alone.
+
+mod arrange;
+mod attend;
+mod load;
+mod project;
+mod rope;
+
+use std::ops::Range;
+
+use loquat_cpu_kernels::Kernels;
+use loquat_session::media::{patch_places, patches, position_weights};
+use loquat_session::{Media, Picture, View};
+use loquat_spec::{ClassToken, Grid, PatchPositions, VisionSpec};
+
+use crate::linear::{Activations, Linear, Product, for_tokens, multiply};
+use crate::model::Norm;
+use crate::pool::Pool;
+use crate::shared::SharedMut;
+use project::LoadedStep;
+
+/// Patches of a batch of views, unless one view has more.
+const BATCH_PATCHES: usize = 4096;
+/// Rows that a matrix reads at a time: bounds their rounded copies.
+const BLOCK_ROWS: usize = 1024;
+
+/// A loaded tower.
+pub struct Tower {
+    spec: VisionSpec,
+    patch: Linear,
+    patch_bias: Option<Vec<f32>>,
+    class_token: Option<Vec<f32>>,
+    /// `[row][hidden]`
+    positions: Vec<f32>,
+    patch_norm: Option<Norm>,
+    embedding_norm: Option<Norm>,
+    layers: Vec<TowerLayer>,
+    final_norm: Option<Norm>,
+    projector: Vec<LoadedStep>,
+    /// Of the spec's deepstack.
+    deepstack: Vec<Vec<LoadedStep>>,
+    row_end: Option<Vec<f32>>,
+}
+
+/// `x += post(attention(pre(x))); x += post(mlp(pre(x)))`
+struct TowerLayer {
+    attention_norm: Norm,
+    /// Query, key, value.
+    qkv: [Matrix; 3],
+    query_norm: Option<Norm>,
+    key_norm: Option<Norm>,
+    value_norm: Option<Norm>,
+    output: Matrix,
+    attention_post_norm: Option<Norm>,
+    attention_gain: Option<Vec<f32>>,
+    mlp_norm: Norm,
+    gate: Option<Matrix>,
+    up: Matrix,
+    down: Matrix,
+    mlp_post_norm: Option<Norm>,
+    mlp_gain: Option<Vec<f32>>,
+}
+
+/// A matrix with its bias and the bounds of its input and output.
+struct Matrix {
+    linear: Linear,
+    bias: Option<Vec<f32>>,
+    clamp: Option<Clamp>,
+}
+
+#[derive(Clone, Copy)]
+struct Clamp {
+    input: [f32; 2],
+    output: [f32; 2],
+}
+
+/// What a tower computes with.
+pub struct Compute<'a> {
+    pub kernels: &'static Kernels,
+    pub pool: &'a mut Pool,
+}
+
+/// Views that are computed together.
+struct Batch {
+    views: Vec<PlacedView>,
+    /// Class tokens included.
+    tokens: usize,
+}
+
+/// A view's tokens in a batch.
+#[derive(Clone, Copy)]
+struct PlacedView {
+    grid: Grid,
+    /// Of its patches.
+    first: usize,
+    patches: usize,
+    class: Option<usize>,
+}
+
+impl PlacedView {
+    fn patches(&self) -> Range<usize> {
+        self.first..self.first + self.patches
+    }
+}
+
+impl Tower {
+    /// Features of media whose layout has been checked, `[level][position][hidden]`.
+    pub fn encode(&self, compute: &mut Compute<'_>, media: &Media) -> Vec<f32> {
+        let (picture, is_video) = match media {
+            Media::Image(picture) => (picture, false),
+            Media::Video(picture) => (picture, true),
+            Media::Embeddings(values) => return values.clone(),
+        };
+        let mut levels = vec![Vec::new(); 1 + self.deepstack.len()];
+        for views in batches(&picture.views) {
+            let found = self.encode_views(compute, views);
+            for (level, found) in levels.iter_mut().zip(found) {
+                level.extend(found);
+            }
+        }
+        let arranged = levels
+            .into_iter()
+            .map(|level| self.arrange(picture, is_video, level));
+        arranged.collect::<Vec<_>>().concat()
+    }
+
+    fn arrange(&self, picture: &Picture, is_video: bool, level: Vec<f32>) -> Vec<f32> {
+        match &self.row_end {
+            None => level,
+            Some(end) => arrange::tiled(&self.spec, picture, is_video, &level, end),
+        }
+    }
+
+    /// The projected features of some views, for each level.
+    fn encode_views(&self, compute: &mut Compute<'_>, views: &[View]) -> Vec<Vec<f32>> {
+        let batch = self.place(views);
+        let mut x = self.embed(compute, views, &batch);
+        let angles = self.spec.block.rope.map(|rope| {
+            let head_dim = self.spec.block.head_dim;
+            rope::Angles::new(rope, head_dim, self.spec.patch.order, &batch)
+        });
+        let mut levels = vec![Vec::new(); 1 + self.deepstack.len()];
+        for (index, layer) in self.layers.iter().enumerate() {
+            self.attention(compute, &mut x, layer, (index, &batch, angles.as_ref()));
+            self.feed_forward(compute, &mut x, layer);
+            let stacked = self.spec.deepstack.iter().zip(&self.deepstack).enumerate();
+            for (level, (spec, projector)) in stacked {
+                if spec.after == index {
+                    levels[1 + level] = self.project(compute, &x, &batch, projector);
+                }
+            }
+        }
+        let hidden = self.spec.hidden_size;
+        if let Some(norm) = &self.final_norm {
+            apply(compute, norm, &mut x, hidden);
+        }
+        levels[0] = self.project(compute, &x, &batch, &self.projector);
+        levels
+    }
+
+    fn place(&self, views: &[View]) -> Batch {
+        let mut tokens = 0;
+        let mut placed = Vec::with_capacity(views.len());
+        for view in views {
+            let patches = view.grid.len().unwrap_or(0);
+            let (first, class) = match self.spec.class_token {
+                None => (tokens, None),
+                Some(ClassToken::First) => (tokens + 1, Some(tokens)),
+                Some(ClassToken::Last) => (tokens, Some(tokens + patches)),
+            };
+            tokens += patches + usize::from(class.is_some());
+            placed.push(PlacedView {
+                grid: view.grid,
+                first,
+                patches,
+                class,
+            });
+        }
+        Batch {
+            views: placed,
+            tokens,
+        }
+    }
+
+    /// Embedded patches and class tokens with their positions.
+    fn embed(&self, compute: &mut Compute<'_>, views: &[View], batch: &Batch) -> Vec<f32> {
+        let hidden = self.spec.hidden_size;
+        let mut x = vec![0.0; batch.tokens * hidden];
+        for (view, placed) in views.iter().zip(&batch.views) {
+            let mut values = patches(&self.spec, view);
+            let (scale, offset) = (self.spec.patch.scale, self.spec.patch.offset);
+            if (scale, offset) != (1.0, 0.0) {
+                values
+                    .iter_mut()
+                    .for_each(|value| *value = *value * scale + offset);
+            }
+            let range = placed.patches();
+            let out = &mut x[range.start * hidden..range.end * hidden];
+            let width = self.spec.patch.values();
+            run(compute, &self.patch, (&values, width), out);
+            add_bias(out, self.patch_bias.as_deref());
+            if let Some(norm) = &self.patch_norm {
+                apply(compute, norm, out, hidden);
+            }
+            self.add_positions(placed, &mut x);
+        }
+        if let Some(norm) = &self.embedding_norm {
+            apply(compute, norm, &mut x, hidden);
+        }
+        x
+    }
+
+    fn add_positions(&self, placed: &PlacedView, x: &mut [f32]) {
+        let hidden = self.spec.hidden_size;
+        let row = |index: usize| &self.positions[index * hidden..(index + 1) * hidden];
+        if let (Some(class), Some(values)) = (placed.class, &self.class_token) {
+            x[class * hidden..(class + 1) * hidden].copy_from_slice(values);
+        }
+        let frame = placed.grid.rows * placed.grid.cols;
+        let sampled = position_weights(&self.spec, placed.grid);
+        let places: Vec<(usize, usize)> =
+            patch_places(self.spec.patch.order, placed.grid).collect();
+        for patch in 0..placed.patches {
+            let (y, column) = places[patch % frame];
+            let token = placed.first + patch;
+            let out = &mut x[token * hidden..(token + 1) * hidden];
+            match self.spec.positions {
+                None => {}
+                Some(PatchPositions::Fixed { .. }) => {
+                    let first = placed.class.is_some_and(|class| class < placed.first);
+                    add_scaled(out, row(patch + usize::from(first)), 1.0);
+                }
+                Some(PatchPositions::Sampled { .. }) => {
+                    // Summed apart, as a reference samples the table before it adds.
+                    let mut position = vec![0.0; hidden];
+                    for (index, weight) in &sampled[y * placed.grid.cols + column] {
+                        add_scaled(&mut position, row(*index), *weight);
+                    }
+                    add_scaled(out, &position, 1.0);
+                }
+                Some(PatchPositions::PerAxis { len }) => {
+                    let mut position = row(column).to_vec();
+                    add_scaled(&mut position, row(len + y), 1.0);
+                    add_scaled(out, &position, 1.0);
+                }
+            }
+        }
+        if let (Some(class), Some(PatchPositions::Fixed { rows })) =
+            (placed.class, self.spec.positions)
+        {
+            let index = if class < placed.first { 0 } else { rows - 1 };
+            let out = &mut x[class * hidden..(class + 1) * hidden];
+            add_scaled(out, row(index), 1.0);
+        }
+    }
+
+    fn feed_forward(&self, compute: &mut Compute<'_>, x: &mut [f32], layer: &TowerLayer) {
+        let hidden = self.spec.hidden_size;
+        let mlp = &self.spec.block.mlp;
+        // In blocks, since the inner values are the widest of all.
+        for x in x.chunks_mut(BLOCK_ROWS * hidden) {
+            let mut input = x.to_vec();
+            apply(compute, &layer.mlp_norm, &mut input, hidden);
+            let rows = input.len() / hidden;
+            let mut inner = vec![0.0; rows * mlp.size];
+            let mut up = Vec::new();
+            match &layer.gate {
+                Some(gate) => {
+                    gate.run(compute, (&input, hidden), &mut inner);
+                    up = vec![0.0; rows * mlp.size];
+                    layer.up.run(compute, (&input, hidden), &mut up);
+                }
+                None => layer.up.run(compute, (&input, hidden), &mut inner),
+            }
+            activate(compute, mlp.activation, (&mut inner, mlp.size), &mut up);
+            layer.down.run(compute, (&inner, mlp.size), &mut input);
+            let (norm, gain) = (layer.mlp_post_norm.as_ref(), layer.mlp_gain.as_deref());
+            add_branch(compute, (x, hidden), &mut input, norm, gain);
+        }
+    }
+}
+
+/// Runs of views of up to [`BATCH_PATCHES`].
+fn batches(views: &[View]) -> impl Iterator<Item = &[View]> {
+    let mut rest = views;
+    std::iter::from_fn(move || {
+        let mut patches = 0;
+        let mut count = 0;
+        for view in rest {
+            patches += view.grid.len().unwrap_or(0);
+            if count > 0 && patches > BATCH_PATCHES {
+                break;
+            }
+            count += 1;
+        }
+        let (batch, after) = rest.split_at(count);
+        rest = after;
+        (!batch.is_empty()).then_some(batch)
+    })
+}
+
+impl Matrix {
+    /// Writes `[row][output]`.
+    fn run(&self, compute: &mut Compute<'_>, (input, width): (&[f32], usize), out: &mut [f32]) {
+        match self.clamp {
+            None => run(compute, &self.linear, (input, width), out),
+            Some(bounds) => {
+                let mut input = input.to_vec();
+                clamp(&mut input, bounds.input);
+                run(compute, &self.linear, (&input, width), out);
+            }
+        }
+        add_bias(out, self.bias.as_deref());
+        if let Some(bounds) = self.clamp {
+            clamp(out, bounds.output);
+        }
+    }
+}
+
+fn clamp(values: &mut [f32], [min, max]: [f32; 2]) {
+    // Written so that NaN stays NaN.
+    for value in values {
+        if *value < min {
+            *value = min;
+        }
+        if *value > max {
+            *value = max;
+        }
+    }
+}
+
+/// Multiplies rows by a matrix, some at a time.
+fn run(
+    compute: &mut Compute<'_>,
+    linear: &Linear,
+    (input, width): (&[f32], usize),
+    out: &mut [f32],
+) {
+    let mut activations = Activations::default();
+    let outputs = linear.rows();
+    let blocks = input.chunks(BLOCK_ROWS * width);
+    for (input, out) in blocks.zip(out.chunks_mut(BLOCK_ROWS * outputs)) {
+        activations.resize(input.len() / width, width);
+        activations.values.copy_from_slice(input);
+        activations.prepare(compute.kernels, compute.pool, [linear]);
+        let product = Product::new(linear, &activations, out);
+        multiply(compute.kernels, compute.pool, [product]);
+    }
+}
+
+/// Applies a norm to each row of `width`.
+fn apply(compute: &mut Compute<'_>, norm: &Norm, values: &mut [f32], width: usize) {
+    let (kernels, rows) = (compute.kernels, values.len() / width);
+    let values = SharedMut::new(values);
+    for_tokens(compute.pool, rows, width, &|row| {
+        // SAFETY: each row's task touches its own values.
+        norm.apply(kernels, unsafe { values.slice(row * width, width) });
+    });
+}
+
+/// `values = activation(values) * up`; no `up` counts as ones.
+fn activate(
+    compute: &mut Compute<'_>,
+    activation: loquat_spec::Activation,
+    (values, width): (&mut [f32], usize),
+    up: &mut [f32],
+) {
+    let (kernels, rows) = (compute.kernels, values.len() / width);
+    let up_width = if up.is_empty() { 0 } else { width };
+    let (values, up) = (SharedMut::new(values), SharedMut::new(up));
+    for_tokens(compute.pool, rows, 4 * width, &|row| {
+        // SAFETY: each row's task touches its own values, and the table was chosen for this
+        // machine.
+        unsafe {
+            let values = values.slice(row * width, width);
+            (kernels.activate)(activation, values, up.slice(row * up_width, up_width));
+        }
+    });
+}
+
+/// `x += gain * norm(output)`
+fn add_branch(
+    compute: &mut Compute<'_>,
+    (x, width): (&mut [f32], usize),
+    output: &mut [f32],
+    norm: Option<&Norm>,
+    gain: Option<&[f32]>,
+) {
+    if let Some(norm) = norm {
+        apply(compute, norm, output, width);
+    }
+    for (x, output) in x.chunks_exact_mut(width).zip(output.chunks_exact(width)) {
+        match gain {
+            None => add_scaled(x, output, 1.0),
+            Some(gain) => {
+                for ((x, output), gain) in x.iter_mut().zip(output).zip(gain) {
+                    *x += output * gain;
+                }
+            }
+        }
+    }
+}
+
+fn add_bias(values: &mut [f32], bias: Option<&[f32]>) {
+    if let Some(bias) = bias {
+        for row in values.chunks_exact_mut(bias.len()) {
+            add_scaled(row, bias, 1.0);
+        }
+    }
+}
+
+fn add_scaled(values: &mut [f32], others: &[f32], scale: f32) {
+    for (value, other) in values.iter_mut().zip(others) {
+        *value += other * scale;
+    }
+}
+
+/// Bytes of the largest batch's buffers.
+pub fn predict_buffer_bytes(spec: &VisionSpec, max_patches: usize) -> u64 {
+    let heads = spec.block.heads * spec.block.head_dim;
+    let stacked = 1 + spec.deepstack.len();
+    // The stream, a branch's input and output; queries, keys and values, and their pages; the
+    // patches' own values, and rotations.
+    let per_patch = 4 * spec.hidden_size + 6 * heads + spec.patch.values() + heads;
+    let widest = spec.projector.sized(spec.hidden_size);
+    let widest = widest.iter().map(|(_, _, len)| *len).max().unwrap_or(0);
+    let block = BLOCK_ROWS * (4 * spec.block.mlp.size + 4 * spec.hidden_size);
+    let values = max_patches.max(BATCH_PATCHES) * (per_patch + 3 * stacked * spec.hidden_size);
+    ((values + block + BLOCK_ROWS * 4 * widest) * size_of::<f32>()) as u64
+}

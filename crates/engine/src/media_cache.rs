@@ -1,0 +1,156 @@
+//! The encoded media of the engine's session.
+//!
+//! Every position of a content has a key of its own, which takes the token's place in prefixes: two
+//! pictures behind equal placeholders differ, and equal ones are the same. Handles are kept after
+//! their last use as long as there is room, so that a picture that is sent again is not encoded
+//! again.
+
+use std::collections::BTreeMap;
+
+use loquat_session::{MediaHandle, Session, SessionError};
+
+use crate::media::{MediaContent, MediaHash};
+
+/// Keys start above every vocabulary.
+const FIRST_KEY: u32 = 1 << 31;
+/// Contents whose keys are remembered; forgetting one only costs cache hits.
+const MAX_ENTRIES: usize = 1 << 16;
+
+/// What is known of contents by their hash.
+pub(crate) struct MediaCache {
+    entries: BTreeMap<MediaHash, Entry>,
+    next_key: u32,
+    /// For least-recently-used order.
+    uses: u64,
+    /// Contents encoded so far.
+    pub encoded: u64,
+}
+
+struct Entry {
+    first_key: u32,
+    handle: Option<MediaHandle>,
+    /// Spans of running sequences that will read it.
+    readers: usize,
+    last_used: u64,
+}
+
+impl MediaCache {
+    pub fn new() -> Self {
+        Self {
+            entries: BTreeMap::new(),
+            next_key: FIRST_KEY,
+            uses: 0,
+            encoded: 0,
+        }
+    }
+
+    /// The key of the content's first position; the others follow. `None` if all keys have been
+    /// given out, after some millions of pictures.
+    pub fn first_key(&mut self, content: &MediaContent) -> Option<u32> {
+        self.uses += 1;
+        let uses = self.uses;
+        if let Some(known) = self.entries.get_mut(content.hash()) {
+            known.last_used = uses;
+            return Some(known.first_key);
+        }
+        let positions = u32::try_from(content.positions()).ok()?;
+        let first_key = self.next_key;
+        self.next_key = first_key.checked_add(positions)?;
+        if self.entries.len() >= MAX_ENTRIES {
+            self.forget_oldest();
+        }
+        let entry = Entry {
+            first_key,
+            handle: None,
+            readers: 0,
+            last_used: uses,
+        };
+        self.entries.insert(*content.hash(), entry);
+        Some(first_key)
+    }
+
+    /// The encoded content, for one more reader. Other media without readers make room for it.
+    pub fn acquire(
+        &mut self,
+        session: &mut dyn Session,
+        content: &MediaContent,
+    ) -> Result<MediaHandle, SessionError> {
+        self.first_key(content)
+            .ok_or(SessionError::Unsupported("more media"))?;
+        let known = self.entries.get(content.hash());
+        let handle = match known.and_then(|entry| entry.handle) {
+            Some(handle) => handle,
+            None => self.encode(session, content)?,
+        };
+        if let Some(entry) = self.entries.get_mut(content.hash()) {
+            entry.handle = Some(handle);
+            entry.readers += 1;
+        }
+        Ok(handle)
+    }
+
+    fn encode(
+        &mut self,
+        session: &mut dyn Session,
+        content: &MediaContent,
+    ) -> Result<MediaHandle, SessionError> {
+        let handle = loop {
+            match session.encode(content.media()) {
+                Err(SessionError::MediaExhausted { .. }) if self.evict(session) => {}
+                encoded => break encoded?,
+            }
+        };
+        self.encoded += 1;
+        if handle.positions == content.positions() {
+            return Ok(handle);
+        }
+        session.release_media(handle.id)?;
+        Err(SessionError::InvalidMedia {
+            field: "positions",
+            why: format!(
+                "the prompt has {} for it, the model {}",
+                content.positions(),
+                handle.positions
+            ),
+        })
+    }
+
+    /// One reader less.
+    pub fn release(&mut self, hash: &MediaHash) {
+        if let Some(entry) = self.entries.get_mut(hash) {
+            entry.readers = entry.readers.saturating_sub(1);
+        }
+    }
+
+    /// Frees the least recently used media without readers; `false` if there is none.
+    fn evict(&mut self, session: &mut dyn Session) -> bool {
+        let unused = self.entries.values_mut();
+        let unused = unused.filter(|entry| entry.readers == 0 && entry.handle.is_some());
+        let oldest = unused.min_by_key(|entry| entry.last_used);
+        let Some(handle) = oldest.and_then(|entry| entry.handle.take()) else {
+            return false;
+        };
+        free(session, handle);
+        true
+    }
+
+    /// Frees all media without readers.
+    pub fn clear(&mut self, session: &mut dyn Session) {
+        while self.evict(session) {}
+    }
+
+    fn forget_oldest(&mut self) {
+        let unused = self.entries.iter();
+        let unused = unused.filter(|(_, entry)| entry.readers == 0 && entry.handle.is_none());
+        let oldest = unused.min_by_key(|(_, entry)| entry.last_used);
+        if let Some(hash) = oldest.map(|(hash, _)| *hash) {
+            self.entries.remove(&hash);
+        }
+    }
+}
+
+fn free(session: &mut dyn Session, handle: MediaHandle) {
+    if let Err(error) = session.release_media(handle.id) {
+        tracing::error!(%error, "encoded media could not be released");
+    }
+}

@@ -1,0 +1,295 @@
+//! What checkpoints call the tensors of a tower.
+
+use crate::naming::{Layout, Orientation, RowMap, Slot, Transform, bias_name};
+use crate::roles::{Kind, LayerRole, Role};
+use crate::vision::{ProjectorStep, VisionSpec};
+use crate::vision_roles::{BlockHalf, ClampBound, StepTensor, VisionRole};
+
+/// Names of a tower's tensors, after [`canonical_name`].
+#[derive(Debug, Clone, Copy)]
+pub struct VisionNaming {
+    /// Weights outside of layers. A bias has the name of its weight.
+    pub globals: &'static [(VisionRole, &'static str)],
+    /// The prefix of a layer's names; `{}` is the layer's number.
+    pub layers: &'static str,
+    pub layer: &'static [(LayerRole, &'static str)],
+    /// One tensor with queries, keys and values.
+    pub fused_qkv: Option<&'static str>,
+    /// Of attention and feed-forward.
+    pub gains: [&'static str; 2],
+    /// The modules of the projector's learned steps. One that ends in `_weight` is the name of a
+    /// transposed matrix.
+    pub projector: &'static [&'static str],
+    /// The same for further projectors; `{}` is the number.
+    pub deepstack: &'static [&'static str],
+    /// The projector's norms are stored as `weight - 1`.
+    pub norms_minus_one: bool,
+    /// Tensors that need not be read: those of layers after the last, and names with these
+    /// beginnings.
+    pub ignored: &'static [&'static str],
+}
+
+/// The name of a tensor of the vision part, without the prefixes that differ between versions of
+/// transformers. `None` for tensors of other parts.
+pub fn canonical_name(name: &str) -> Option<String> {
+    const ROOTS: [&str; 7] = [
+        "vision_tower.",
+        "vision_model.",
+        "visual.",
+        "multi_modal_projector.",
+        "connector.",
+        "embed_vision.",
+        "image_newline",
+    ];
+    let bare = name.strip_prefix("model.").unwrap_or(name);
+    let bare = bare.strip_prefix("vlm.").unwrap_or(bare);
+    if !ROOTS.iter().any(|root| bare.starts_with(root)) {
+        return None;
+    }
+    // mlx-vlm calls Qwen's tower like others.
+    const QWEN: [&str; 5] = [
+        "blocks.",
+        "patch_embed.",
+        "merger.",
+        "pos_embed.",
+        "deepstack_merger_list.",
+    ];
+    Some(match bare.strip_prefix("vision_tower.") {
+        Some(rest) if QWEN.iter().any(|module| rest.starts_with(module)) => {
+            format!("visual.{rest}")
+        }
+        Some(rest) => {
+            let rest = rest.strip_prefix("vision_model.").unwrap_or(rest);
+            format!("vision_tower.{rest}")
+        }
+        None => bare.to_owned(),
+    })
+}
+
+impl VisionNaming {
+    /// Every tensor that the vision part needs.
+    pub fn slots(&self, vision: &VisionSpec, text_hidden: usize) -> Vec<Slot> {
+        let roles = vision.roles(text_hidden).into_iter();
+        roles
+            .map(|(role, kind)| self.slot(vision, role, kind))
+            .collect()
+    }
+
+    /// Whether a tensor without a role may be ignored.
+    pub fn ignores(&self, vision: &VisionSpec, name: &str) -> bool {
+        if name.ends_with(".position_ids") || name.ends_with("inv_freq") {
+            return true;
+        }
+        if self.ignored.iter().any(|start| name.starts_with(start)) {
+            return true;
+        }
+        let (before, after) = self.layers.split_once("{}").unwrap_or((self.layers, ""));
+        let number = name
+            .strip_prefix(before)
+            .and_then(|rest| rest.split_once(after.get(..1).unwrap_or(".")))
+            .and_then(|(number, _)| number.parse::<usize>().ok());
+        number.is_some_and(|layer| layer >= vision.layers.len())
+    }
+
+    fn slot(&self, vision: &VisionSpec, role: VisionRole, kind: Kind) -> Slot {
+        let mut layout = Layout::whole(kind);
+        let name = match role {
+            VisionRole::Layer(layer, of_layer) => {
+                let prefix = self.layer_prefix(layer);
+                let base = of_layer.biased().unwrap_or(of_layer);
+                let part = [LayerRole::Query, LayerRole::Key, LayerRole::Value]
+                    .iter()
+                    .position(|part| *part == base);
+                let name = match (self.fused_qkv, part) {
+                    (Some(fused), Some(part)) => {
+                        layout = fused_part(vision, kind, part);
+                        fused
+                    }
+                    _ => self.listed(base),
+                };
+                let name = format!("{prefix}{name}");
+                if of_layer == base {
+                    name
+                } else {
+                    bias_name(&name)
+                }
+            }
+            VisionRole::Gain(layer, half) => {
+                let index = usize::from(half == BlockHalf::FeedForward);
+                self.layer_prefix(layer) + self.gains[index]
+            }
+            VisionRole::Clamp(layer, of_layer, bound) => {
+                let module = self.listed(of_layer);
+                let module = module.trim_end_matches(".linear.weight");
+                let bound = match bound {
+                    ClampBound::InputMin => "input_min",
+                    ClampBound::InputMax => "input_max",
+                    ClampBound::OutputMin => "output_min",
+                    ClampBound::OutputMax => "output_max",
+                };
+                format!("{}{module}.{bound}", self.layer_prefix(layer))
+            }
+            VisionRole::Step {
+                projector,
+                step,
+                tensor,
+            } => {
+                let name = self.step_name(vision, (projector, step), tensor);
+                if name.ends_with("_weight") {
+                    layout.orientation = Orientation::Columns;
+                }
+                name
+            }
+            VisionRole::PatchBias => bias_name(self.global(VisionRole::Patch)),
+            VisionRole::PatchNormBias => bias_name(self.global(VisionRole::PatchNorm)),
+            VisionRole::EmbeddingNormBias => bias_name(self.global(VisionRole::EmbeddingNorm)),
+            VisionRole::FinalNormBias => bias_name(self.global(VisionRole::FinalNorm)),
+            role => self.global(role).to_owned(),
+        };
+        Slot {
+            role: Role::Vision(role),
+            kind,
+            names: vec![name],
+            layout,
+            transform: if self.norms_minus_one && is_step_norm(vision, role) {
+                Transform::AddOne
+            } else {
+                Transform::None
+            },
+        }
+    }
+
+    fn layer_prefix(&self, layer: usize) -> String {
+        self.layers.replace("{}", &layer.to_string())
+    }
+
+    fn listed(&self, role: LayerRole) -> &'static str {
+        let mut names = self.layer.iter();
+        names
+            .find(|(of, _)| *of == role)
+            .map_or("", |(_, name)| name)
+    }
+
+    fn global(&self, role: VisionRole) -> &'static str {
+        let mut names = self.globals.iter();
+        names
+            .find(|(of, _)| *of == role)
+            .map_or("", |(_, name)| name)
+    }
+
+    fn step_name(
+        &self,
+        vision: &VisionSpec,
+        (projector, step): (usize, usize),
+        tensor: StepTensor,
+    ) -> String {
+        let (steps, modules) = match projector.checked_sub(1) {
+            None => (&vision.projector.steps, self.projector),
+            Some(index) => (&vision.deepstack[index].projector.steps, self.deepstack),
+        };
+        let module = module_of(steps, modules, step);
+        let module = module.replace("{}", &projector.saturating_sub(1).to_string());
+        let ending = match tensor {
+            StepTensor::Weight if module.ends_with("_weight") => return module,
+            StepTensor::Weight => "weight",
+            // Standardization has two vectors of its own names.
+            StepTensor::Bias if module.ends_with(".std") => return module + "_bias",
+            StepTensor::Scale => return module + "_scale",
+            StepTensor::Bias => "bias",
+            StepTensor::Gate => "gate_proj.weight",
+            StepTensor::Up => "up_proj.weight",
+            StepTensor::Down => "down_proj.weight",
+        };
+        format!("{module}.{ending}")
+    }
+}
+
+/// The module of a step: the modules name each learned step in order, those that a config leaves
+/// out among them.
+fn module_of(steps: &[ProjectorStep], modules: &[&'static str], step: usize) -> &'static str {
+    let mut rest = modules.iter();
+    let mut found = "";
+    for step in steps[..=step].iter().filter(|step| step.is_learned()) {
+        let fits = |module: &&&str| {
+            let is_norm = module.contains("norm") || module.ends_with(".ln_q");
+            match step {
+                ProjectorStep::Standardize => module.ends_with(".std"),
+                ProjectorStep::Norm(_) => is_norm,
+                _ => !is_norm && !module.ends_with(".std"),
+            }
+        };
+        found = rest.find(fits).copied().unwrap_or("");
+    }
+    found
+}
+
+fn is_step_norm(vision: &VisionSpec, role: VisionRole) -> bool {
+    match role {
+        VisionRole::Step {
+            projector: 0,
+            step,
+            tensor: StepTensor::Weight,
+        } => matches!(vision.projector.steps[step], ProjectorStep::Norm(_)),
+        _ => false,
+    }
+}
+
+/// Queries, keys and values one after another.
+fn fused_part(vision: &VisionSpec, kind: Kind, part: usize) -> Layout {
+    let rows = vision.block.heads * vision.block.head_dim;
+    Layout {
+        rows: RowMap {
+            first: part * rows,
+            block: rows.max(1),
+            stride: rows,
+        },
+        total: 3 * rows,
+        ..Layout::whole(kind)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::canonical_name;
+
+    #[test]
+    fn names_of_all_versions_are_one() {
+        let table = [
+            (
+                "vision_tower.vision_model.encoder.x",
+                Some("vision_tower.encoder.x"),
+            ),
+            (
+                "model.vision_tower.vision_model.encoder.x",
+                Some("vision_tower.encoder.x"),
+            ),
+            (
+                "model.vision_tower.encoder.x",
+                Some("vision_tower.encoder.x"),
+            ),
+            (
+                "vision_tower.patch_embedder.x",
+                Some("vision_tower.patch_embedder.x"),
+            ),
+            ("vision_tower.blocks.0.x", Some("visual.blocks.0.x")),
+            ("model.visual.blocks.0.x", Some("visual.blocks.0.x")),
+            ("visual.merger.x", Some("visual.merger.x")),
+            (
+                "model.multi_modal_projector.x",
+                Some("multi_modal_projector.x"),
+            ),
+            (
+                "vision_model.model.layers.0.x",
+                Some("vision_model.model.layers.0.x"),
+            ),
+            ("model.connector.x", Some("connector.x")),
+            ("image_newline", Some("image_newline")),
+            ("model.language_model.layers.0.x", None),
+            ("audio_tower.x", None),
+            ("lm_head.weight", None),
+        ];
+        for (name, expected) in table {
+            assert_eq!(canonical_name(name).as_deref(), expected, "{name}");
+        }
+    }
+}
