@@ -1,0 +1,282 @@
+//! Other containers, through the programs `ffprobe` and `ffmpeg`. They are run without a shell,
+//! without network protocols, on bytes from a pipe, with limits on time and on what is read.
+
+use std::io::{Read, Write};
+use std::process::{Child, Command, Stdio};
+use std::sync::mpsc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use serde_json::Value;
+
+use super::VideoMetadata;
+use crate::error::{MediaError, Quantity};
+use crate::limits::{Limits, check};
+use crate::raster::Raster;
+
+/// `ffprobe` prints a few lines.
+const PROBE_BYTES: u64 = 1 << 20;
+
+/// Reads size, frame rate and number of frames. Frames are counted by packets, which reads the
+/// file once without decoding.
+pub fn probe(bytes: &[u8], limits: &Limits) -> Result<VideoMetadata, MediaError> {
+    let arguments = [
+        "-v",
+        "error",
+        "-protocol_whitelist",
+        "pipe",
+        "-select_streams",
+        "v:0",
+        "-count_packets",
+        "-show_entries",
+        "stream=width,height,avg_frame_rate,nb_read_packets:stream_side_data=rotation",
+        "-of",
+        "json",
+        "-i",
+        "pipe:0",
+    ];
+    let deadline = deadline(limits);
+    let output = run("ffprobe", &arguments, bytes, PROBE_BYTES, deadline)?;
+    parse_probe(&output, limits)
+}
+
+fn parse_probe(output: &[u8], limits: &Limits) -> Result<VideoMetadata, MediaError> {
+    let unclear = |reason: &str| MediaError::VideoDecoder {
+        program: "ffprobe",
+        reason: reason.to_string(),
+    };
+    let output: Value =
+        serde_json::from_slice(output).map_err(|_| unclear("printed no valid JSON"))?;
+    let stream = output
+        .pointer("/streams/0")
+        .ok_or_else(|| unclear("found no video in the file"))?;
+    let side = |name: &str| {
+        let side = stream.get(name)?.as_u64()?;
+        u32::try_from(side).ok()
+    };
+    let (Some(mut width), Some(mut height)) = (side("width"), side("height")) else {
+        return Err(unclear("did not report the video's size"));
+    };
+    // `ffmpeg` turns frames upright.
+    let rotation = stream.pointer("/side_data_list/0/rotation");
+    if rotation.and_then(Value::as_i64).is_some_and(|degrees| degrees % 180 != 0) {
+        (width, height) = (height, width);
+    }
+    limits.check_size(width, height)?;
+    let frames = stream.get("nb_read_packets").and_then(|frames| {
+        frames.as_u64().or_else(|| frames.as_str()?.parse().ok())
+    });
+    let frames = frames.filter(|&frames| frames > 0).ok_or(MediaError::NoFrames)?;
+    check(Quantity::Frames, frames, limits.frames)?;
+    let rate = stream.get("avg_frame_rate").and_then(Value::as_str);
+    let fps = rate.and_then(|rate| {
+        let (over, under) = rate.split_once('/')?;
+        let rate = over.parse::<f64>().ok()? / under.parse::<f64>().ok()?;
+        (rate.is_finite() && rate > 0.0).then_some(rate)
+    });
+    Ok(VideoMetadata {
+        width,
+        height,
+        total_frames: frames as usize,
+        fps,
+    })
+}
+
+/// Decodes the frames with these numbers, which ascend.
+pub fn frames(
+    bytes: &[u8],
+    metadata: &VideoMetadata,
+    indices: &[usize],
+    limits: &Limits,
+) -> Result<Vec<Raster>, MediaError> {
+    let pixels = u64::from(metadata.width) * u64::from(metadata.height);
+    check(
+        Quantity::KeptPixels,
+        pixels.saturating_mul(indices.len() as u64),
+        limits.kept_pixels,
+    )?;
+    let mut unique = indices.to_vec();
+    unique.dedup();
+    let chosen: Vec<String> = unique.iter().map(|index| format!("eq(n\\,{index})")).collect();
+    let select = format!("select={}", chosen.join("+"));
+    let count = unique.len().to_string();
+    let arguments = [
+        "-v",
+        "error",
+        "-nostdin",
+        "-protocol_whitelist",
+        "pipe",
+        "-i",
+        "pipe:0",
+        "-map",
+        "0:v:0",
+        "-vf",
+        &select,
+        "-fps_mode",
+        "passthrough",
+        "-frames:v",
+        &count,
+        "-f",
+        "rawvideo",
+        "-pix_fmt",
+        "rgb24",
+        "pipe:1",
+    ];
+    let size = pixels * 3;
+    let expected = size.saturating_mul(unique.len() as u64);
+    let output = run("ffmpeg", &arguments, bytes, expected, deadline(limits))?;
+    if output.len() as u64 != expected {
+        return Err(MediaError::VideoDecoder {
+            program: "ffmpeg",
+            reason: format!("decoded {} bytes of {expected}", output.len()),
+        });
+    }
+    let mut frames = output.chunks_exact(size as usize).map(|rgb| {
+        Raster::from_parts(metadata.width, metadata.height, rgb.to_vec())
+    });
+    let mut rasters: Vec<Raster> = Vec::with_capacity(indices.len());
+    let mut previous = None;
+    for index in indices {
+        match (previous == Some(index), rasters.last()) {
+            (true, Some(last)) => rasters.push(last.clone()),
+            _ => rasters.extend(frames.next()),
+        }
+        previous = Some(index);
+    }
+    Ok(rasters)
+}
+
+fn deadline(limits: &Limits) -> Instant {
+    let seconds = limits.decoder_seconds.clamp(0.1, 86_400.0);
+    Instant::now() + Duration::from_secs_f64(seconds)
+}
+
+/// Runs a program on `input`; returns what it prints, which must be at most `most` bytes.
+fn run(
+    program: &'static str,
+    arguments: &[&str],
+    input: &[u8],
+    most: u64,
+    deadline: Instant,
+) -> Result<Vec<u8>, MediaError> {
+    let failed = |reason: String| MediaError::VideoDecoder { program, reason };
+    let spawned = Command::new(program)
+        .args(arguments)
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn();
+    let mut child = match spawned {
+        Ok(child) => child,
+        Err(error) if error.kind() == std::io::ErrorKind::NotFound => {
+            return Err(MediaError::NoVideoDecoder);
+        }
+        Err(error) => return Err(failed(format!("cannot be started: {error}"))),
+    };
+    let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+    let output = thread::scope(|scope| {
+        // A program that has read enough closes the pipe, which is not an error.
+        scope.spawn(move || stdin.map(|mut stdin| stdin.write_all(input)));
+        let errors = scope.spawn(move || read_at_most(stderr, 4_096));
+        let (sender, receiver) = mpsc::channel();
+        scope.spawn(move || {
+            // One more byte shows that there is too much.
+            let _ = sender.send(read_at_most(stdout, most.saturating_add(1)));
+        });
+        let left = deadline.saturating_duration_since(Instant::now());
+        let received = receiver.recv_timeout(left);
+        let outcome = match &received {
+            Err(_) => Err("took too long".to_string()),
+            Ok(output) if output.len() as u64 > most => Err("printed too much".to_string()),
+            Ok(_) => wait(&mut child, deadline),
+        };
+        // Ends the program in any case, so that the threads above end too.
+        let _ = child.kill();
+        let _ = child.wait();
+        let errors = errors.join().unwrap_or_default();
+        match (outcome, received) {
+            (Ok(()), Ok(output)) => Ok(output),
+            (Err(reason), _) => {
+                let errors = String::from_utf8_lossy(&errors);
+                let first = errors.lines().next().unwrap_or_default();
+                Err(if first.is_empty() {
+                    reason
+                } else {
+                    format!("{reason}: {first}")
+                })
+            }
+            (Ok(()), Err(_)) => Err("took too long".to_string()),
+        }
+    });
+    output.map_err(failed)
+}
+
+fn read_at_most(pipe: Option<impl Read>, most: u64) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    if let Some(pipe) = pipe {
+        // What was read before an error counts; the caller checks the length.
+        let _ = pipe.take(most).read_to_end(&mut bytes);
+    }
+    bytes
+}
+
+fn wait(child: &mut Child, deadline: Instant) -> Result<(), String> {
+    loop {
+        match child.try_wait() {
+            Ok(Some(status)) if status.success() => return Ok(()),
+            Ok(Some(status)) => return Err(format!("failed ({status})")),
+            Ok(None) if Instant::now() < deadline => thread::sleep(Duration::from_millis(2)),
+            Ok(None) => return Err("took too long".to_string()),
+            Err(error) => return Err(format!("cannot be waited for: {error}")),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn probe_output_is_checked() {
+        let parse = |output: &str| parse_probe(output.as_bytes(), &Limits::default());
+        let stream = |fields: &str| format!(r#"{{"streams": [{{{fields}}}]}}"#);
+        let video = parse(&stream(
+            r#""width": 640, "height": 360, "avg_frame_rate": "30000/1001", "nb_read_packets": "90""#,
+        ))
+        .unwrap();
+        assert_eq!((video.width, video.height, video.total_frames), (640, 360, 90));
+        assert!((video.fps.unwrap() - 29.97).abs() < 0.01);
+        let turned = parse(&stream(
+            r#""width": 640, "height": 360, "avg_frame_rate": "0/0", "nb_read_packets": "1",
+               "side_data_list": [{"rotation": -90}]"#,
+        ))
+        .unwrap();
+        assert_eq!((turned.width, turned.height, turned.fps), (360, 640, None));
+        for refused in [
+            "".to_string(),
+            "{}".to_string(),
+            stream(""),
+            stream(r#""width": 640, "height": 360"#),
+            stream(r#""width": 1, "height": 100000, "nb_read_packets": "9""#),
+            stream(r#""width": 640, "height": 360, "nb_read_packets": "999999""#),
+        ] {
+            assert!(parse(&refused).is_err(), "{refused}");
+        }
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn program_that_hangs_or_floods_is_ended() {
+        let soon = || Instant::now() + Duration::from_millis(300);
+        let error = run("sleep", &["30"], b"", 10, soon()).unwrap_err();
+        assert!(error.to_string().contains("took too long"), "{error}");
+        let error = run("yes", &[], b"", 1_000, soon()).unwrap_err();
+        assert!(error.to_string().contains("printed too much"), "{error}");
+        let error = run("false", &[], b"", 1_000, soon()).unwrap_err();
+        assert!(error.to_string().contains("failed"), "{error}");
+        let output = run("cat", &[], b"echo", 1_000, soon()).unwrap();
+        assert_eq!(output, b"echo");
+        let error = run("loquat-no-such-program", &[], b"", 1, soon()).unwrap_err();
+        assert!(matches!(error, MediaError::NoVideoDecoder), "{error}");
+    }
+}
