@@ -273,7 +273,7 @@ mod tests {
             (TargetSize::PixelRange(qwen.clone()), 1, 1, Some((56, 56))),
             (TargetSize::PixelRange(qwen), 1, 300, None),
             (TargetSize::PixelRange(glm.clone()), 640, 480, Some((644, 476))),
-            (TargetSize::PixelRange(glm), 10, 20, Some((84, 140))),
+            (TargetSize::PixelRange(glm), 10, 20, Some((56, 112))),
             (gemma.clone(), 1000, 1000, Some((768, 768))),
             (gemma.clone(), 10_000, 10, Some((13_440, 48))),
             (pixtral.clone(), 2000, 1000, Some((1024, 512))),

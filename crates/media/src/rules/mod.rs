@@ -7,7 +7,7 @@ mod video_classes;
 
 pub(crate) use config::Config;
 pub(crate) use image_classes::read_image_rules;
-pub(crate) use prompt_classes::{ProcessorClass, find_class, read_prompt_rules};
+pub(crate) use prompt_classes::{find_class, read_prompt_rules};
 pub(crate) use video_classes::read_video_rules;
 
 use crate::execute::PixelRules;

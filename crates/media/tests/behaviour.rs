@@ -1,0 +1,4 @@
+//! Behaviour through the public interface.
+
+#[path = "behaviour/goldens.rs"]
+mod goldens;
