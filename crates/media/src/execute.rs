@@ -40,29 +40,24 @@ impl PixelRules {
         (views, values)
     }
 
-    /// The views of a video's frames, which have equal sizes, and their values.
-    pub fn frames(&self, frames: &[Raster], plan: &Plan) -> (Vec<View>, Vec<f32>) {
+    /// The views of a video's resized frames, of which there is at least one, and their values.
+    pub fn frames(&self, frames: &[Raster]) -> (Vec<View>, Vec<f32>) {
         let levels = Levels::new(&self.values);
         let mut values = Vec::new();
-        let mut views = Vec::new();
-        let prepared = frames.iter().flat_map(|frame| self.views(frame, plan));
-        if let Layout::MergedPatches { temporal, .. } = self.layout {
-            let prepared: Vec<Raster> = prepared.collect();
-            let first = views.len();
-            debug_assert!(temporal > 0);
-            views.insert(
-                first,
-                self.write(&levels, ViewRole::Frames, &prepared, &mut values),
-            );
+        let views = if let Layout::MergedPatches { .. } = self.layout {
+            vec![self.write(&levels, ViewRole::Frames, frames, &mut values)]
         } else {
-            for frame in prepared {
-                views.push(self.write(&levels, ViewRole::Frame, &[frame], &mut values));
-            }
-        }
+            let view = |frame| {
+                let frame = std::slice::from_ref(frame);
+                self.write(&levels, ViewRole::Frame, frame, &mut values)
+            };
+            frames.iter().map(view).collect()
+        };
         (views, values)
     }
 
-    fn views(&self, raster: &Raster, plan: &Plan) -> Vec<Raster> {
+    /// The views of an image, still as pixels.
+    pub fn views(&self, raster: &Raster, plan: &Plan) -> Vec<Raster> {
         let mut canvases: Vec<Cow<'_, Raster>> = Vec::with_capacity(plan.canvases.len());
         for canvas in &plan.canvases {
             let mut current = match canvas.base {
@@ -127,7 +122,8 @@ impl PixelRules {
                 patch,
                 merge,
                 temporal,
-            } => write_merged(levels, frames, [patch, merge, temporal], values),
+                repeat,
+            } => write_merged(levels, frames, [patch, merge, temporal / repeat], values),
         }
         View {
             role,

@@ -18,9 +18,10 @@ pub struct Limits {
     pub frames: u64,
     /// Pixels of all frames together that may be read while frames are chosen.
     pub scanned_pixels: u64,
-    /// Pixels of all chosen frames together.
+    /// Pixels of all frames together that are kept at their own size.
     pub kept_pixels: u64,
-    /// Pixel values of the preprocessed item, all tiles and frames together.
+    /// Pixel values of the preprocessed item, all tiles and frames together. The default fits the
+    /// largest images and videos of Qwen3-VL.
     pub output_values: u64,
     /// Bytes of one processor file.
     pub config_bytes: u64,
@@ -37,8 +38,8 @@ impl Default for Limits {
             decoded_bytes: 256 << 20,
             frames: 4_096,
             scanned_pixels: 256 << 20,
-            kept_pixels: 64 << 20,
-            output_values: 64 << 20,
+            kept_pixels: 48 << 20,
+            output_values: 80 << 20,
             config_bytes: 4 << 20,
             decoder_seconds: 60.0,
         }

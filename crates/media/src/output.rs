@@ -1,5 +1,7 @@
 //! What preprocessing returns.
 
+use std::borrow::Cow;
+
 use sha2::{Digest, Sha256};
 
 use crate::expansion::Expansion;
@@ -29,13 +31,15 @@ pub enum Layout {
     Planar,
     /// `[patches, patch × patch × 3]`: patches by rows; within a patch rows, columns, channels.
     Patches { patch: u32 },
-    /// `[patches, 3 × temporal × patch × patch]`: patches by time, then by squares of
-    /// `merge` × `merge` in rows, then within a square. An image is repeated in time; an odd last
-    /// frame too.
+    /// `[patches, 3 × (temporal / repeat) × patch × patch]`: patches by time, then by squares of
+    /// `merge` × `merge` in rows, then within a square; within a patch channels, frames, rows,
+    /// columns. An odd last frame is stored twice. A patch of a still image spans `temporal`
+    /// equal frames, of which one is stored: `repeat` equals `temporal` then, otherwise 1.
     MergedPatches {
         patch: u32,
         merge: u32,
         temporal: u32,
+        repeat: u32,
     },
 }
 
@@ -62,8 +66,11 @@ impl Layout {
             Layout::Planar => 3,
             Layout::Patches { patch } => 3 * (patch * patch) as usize,
             Layout::MergedPatches {
-                patch, temporal, ..
-            } => 3 * (temporal * patch * patch) as usize,
+                patch,
+                temporal,
+                repeat,
+                ..
+            } => 3 * (temporal / repeat * patch * patch) as usize,
         };
         time * rows * columns * each
     }
@@ -121,6 +128,25 @@ impl MediaPixels {
 
     pub fn view_values(&self, view: &View) -> &[f32] {
         &self.values[view.offset..view.offset + view.values]
+    }
+
+    /// The values with every frame of a patch written out, as the reference's `pixel_values`.
+    /// Differs from `values` only if the layout has a `repeat` above 1.
+    pub fn repeated_values(&self) -> Cow<'_, [f32]> {
+        let Layout::MergedPatches { patch, repeat, .. } = self.layout else {
+            return Cow::Borrowed(&self.values);
+        };
+        if repeat == 1 {
+            return Cow::Borrowed(&self.values);
+        }
+        let frame = (patch * patch) as usize;
+        let mut values = Vec::with_capacity(self.values.len() * repeat as usize);
+        for stored in self.values.chunks_exact(frame) {
+            for _ in 0..repeat {
+                values.extend_from_slice(stored);
+            }
+        }
+        Cow::Owned(values)
     }
 }
 

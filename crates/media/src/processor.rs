@@ -8,7 +8,7 @@ use serde_json::{Map, Value};
 use crate::error::{MediaError, Quantity};
 use crate::expansion::{Expansion, ImageViews, Piece, ViewSize, expand_prompt};
 use crate::limits::{Limits, check};
-use crate::output::{Layout, MediaPixels, View, ViewRole, content_hash};
+use crate::output::{Layout, MediaPixels, View, content_hash};
 use crate::plan::Plan;
 use crate::raster::Raster;
 use crate::resample::Arithmetic;
@@ -18,7 +18,7 @@ use crate::rules::{
 };
 use crate::size::{Size, TargetSize};
 use crate::tiles::{Geometry, best_resolution};
-use crate::video::{SampleOptions, Video, VideoMetadata};
+use crate::video::{FrameSource, SampleOptions, Video, VideoMetadata};
 
 /// The files that describe a processor. Only the image processor's fields are needed, from
 /// either file.
@@ -250,7 +250,7 @@ impl Processor {
             _ => 1,
         };
         let plan = self.image.geometry.plan(size, images, frames)?;
-        plan.check(size, frames.into(), limits)?;
+        plan.check(size, 1, limits)?;
         let views: Vec<ViewSize> = plan
             .cuts
             .iter()
@@ -333,25 +333,30 @@ impl Processor {
     pub fn video(&self, video: &Video, limits: &Limits) -> Result<MediaPixels, MediaError> {
         video.check()?;
         let plan = self.video_plan(&video.metadata, &video.indices, limits)?;
-        let pixels = &plan.rules.pixels;
-        let (views, values) = pixels.frames(&video.frames, &plan.plan);
-        let seconds_per_grid = match pixels.layout {
-            Layout::MergedPatches { temporal, .. } => video
-                .metadata
-                .sampled_fps(video.indices.len())
-                .map(|fps| f64::from(temporal) / fps),
-            _ => None,
-        };
-        let size = Size::new(video.metadata.width, video.metadata.height);
-        Ok(finish(
-            pixels.layout,
-            views,
-            values,
-            size,
-            (0, 0),
-            plan.expansion,
-            seconds_per_grid,
-        ))
+        let resized = video.frames.iter().flat_map(|frame| plan.resize(frame));
+        let resized: Vec<Raster> = resized.collect();
+        Ok(plan.finish(&resized, &video.metadata))
+    }
+
+    /// Samples, decodes and preprocesses a video file. One frame at a time is kept at its own
+    /// size.
+    pub fn video_file(
+        &self,
+        source: &FrameSource<'_>,
+        options: &SampleOptions,
+        limits: &Limits,
+    ) -> Result<MediaPixels, MediaError> {
+        let metadata = source.metadata();
+        let indices = self.sample(metadata, options)?;
+        // Refuses what is too large before it is decoded.
+        let plan = self.video_plan(metadata, &indices, limits)?;
+        let mut resized: Vec<Raster> = Vec::with_capacity(indices.len());
+        source.frames(&indices, limits, &mut |frame, times| {
+            for view in plan.resize(&frame) {
+                resized.extend(std::iter::repeat_n(view, times));
+            }
+        })?;
+        Ok(plan.finish(&resized, metadata))
     }
 
     fn video_plan<'a>(
@@ -424,6 +429,34 @@ struct VideoPlan<'a> {
     expansion: Expansion,
 }
 
+impl VideoPlan<'_> {
+    fn resize(&self, frame: &Raster) -> Vec<Raster> {
+        self.rules.pixels.views(frame, &self.plan)
+    }
+
+    /// `resized` are all sampled frames.
+    fn finish(self, resized: &[Raster], metadata: &VideoMetadata) -> MediaPixels {
+        let pixels = &self.rules.pixels;
+        let (views, values) = pixels.frames(resized);
+        let seconds_per_grid = match pixels.layout {
+            Layout::MergedPatches { temporal, .. } => metadata
+                .sampled_fps(resized.len())
+                .map(|fps| f64::from(temporal) / fps),
+            _ => None,
+        };
+        let size = Size::new(metadata.width, metadata.height);
+        finish(
+            pixels.layout,
+            views,
+            values,
+            size,
+            (0, 0),
+            self.expansion,
+            seconds_per_grid,
+        )
+    }
+}
+
 impl FrameCap {
     fn apply(self, target: &TargetSize, frames: u32) -> TargetSize {
         let TargetSize::PixelRange(range) = target else {
@@ -458,7 +491,6 @@ fn finish(
     seconds_per_grid: Option<f64>,
 ) -> MediaPixels {
     let hash = content_hash(layout, &views, &values, expansion.positions());
-    debug_assert!(views.iter().all(|view| view.role != ViewRole::Frames || views.len() == 1));
     MediaPixels {
         values,
         layout,

@@ -53,42 +53,40 @@ pub fn scan(bytes: &[u8], limits: &Limits) -> Result<Animation, MediaError> {
     })
 }
 
-/// Decodes the frames with these numbers, which must ascend; a number may repeat.
-pub fn frames(bytes: &[u8], indices: &[usize], limits: &Limits) -> Result<Vec<Raster>, MediaError> {
+/// Decodes the frames with these numbers, which ascend, and calls `each` with every frame and the
+/// count beside its number.
+pub fn frames(
+    bytes: &[u8],
+    numbers: &[(usize, usize)],
+    limits: &Limits,
+    each: &mut dyn FnMut(Raster, usize),
+) -> Result<(), MediaError> {
     let animation = scan(bytes, limits)?;
-    let Some(&last) = indices.last() else {
+    let Some(&(last, _)) = numbers.last() else {
         return Err(MediaError::NoFrames);
     };
     let pixels = u64::from(animation.width) * u64::from(animation.height);
     let scanned = pixels.saturating_mul(last as u64 + 1);
     check(Quantity::ScannedPixels, scanned, limits.scanned_pixels)?;
-    let kept = pixels.saturating_mul(indices.len() as u64);
-    check(Quantity::KeptPixels, kept, limits.kept_pixels)?;
     let format = ImageFormat::detect(bytes)?;
-    if animation.frames == 1 && last == 0 {
-        let frame = super::decode(bytes, limits)?;
-        return Ok(vec![frame; indices.len()]);
+    if animation.frames == 1 {
+        each(super::decode(bytes, limits)?, numbers[0].1);
+        return Ok(());
     }
-    let mut wanted = indices.iter().copied().peekable();
-    let mut chosen: Vec<Raster> = Vec::with_capacity(indices.len());
+    let mut wanted = numbers.iter().peekable();
     for (number, frame) in open(bytes, format, limits)?.enumerate() {
         let frame = frame.map_err(|error| format.error(error))?;
-        if wanted.peek() == Some(&number) {
+        if let Some((_, times)) = wanted.next_if(|(wanted, _)| *wanted == number) {
             let buffer = frame.into_buffer();
             let (width, height) = buffer.dimensions();
-            let raster = Raster::from_parts(width, height, rgb::opaque(buffer.into_raw()));
-            while wanted.next_if_eq(&number).is_some() {
-                chosen.push(raster.clone());
-            }
+            let rgb = rgb::opaque(buffer.into_raw());
+            each(Raster::from_parts(width, height, rgb), *times);
         }
         if wanted.peek().is_none() {
-            break;
+            return Ok(());
         }
     }
-    if wanted.peek().is_some() {
-        return Err(format.error("it ends before its last frame"));
-    }
-    Ok(chosen)
+    Err(format.error("it ends before its last frame"))
 }
 
 fn open<'a>(

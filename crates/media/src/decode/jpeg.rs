@@ -1,8 +1,9 @@
 //! The segments of a JPEG file, as far as limits need them.
 
 /// Progressive files have about ten scans. Each scan may touch every block of the image, so a
-/// small file with thousands of scans would take minutes.
-const MAX_SCANS: usize = 100;
+/// small file with thousands of scans would take minutes: large images may have fewer.
+const MAX_SCANS: u64 = 100;
+const MAX_SCANNED_PIXELS: u64 = 1 << 30;
 
 const START_OF_SCAN: u8 = 0xda;
 const END_OF_IMAGE: u8 = 0xd9;
@@ -57,14 +58,16 @@ pub fn has_end(bytes: &[u8]) -> bool {
         .any(|segment| segment.marker == END_OF_IMAGE)
 }
 
-pub fn check_scans(bytes: &[u8]) -> Result<(), String> {
+/// `pixels` are those of the image.
+pub fn check_scans(bytes: &[u8], pixels: u64) -> Result<(), String> {
+    let most = (MAX_SCANNED_PIXELS / pixels.max(1)).clamp(1, MAX_SCANS);
     let scans = segments(bytes)
         .take_while(|segment| segment.marker != END_OF_IMAGE)
         .filter(|segment| segment.marker == START_OF_SCAN)
-        .take(MAX_SCANS + 1)
+        .take(most as usize + 1)
         .count();
-    if scans > MAX_SCANS {
-        return Err(format!("it has more than {MAX_SCANS} scans"));
+    if scans as u64 > most {
+        return Err(format!("it has more than {most} scans"));
     }
     Ok(())
 }

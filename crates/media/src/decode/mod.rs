@@ -158,10 +158,6 @@ struct Header<'a> {
 fn open<'a>(bytes: &'a [u8], limits: &Limits) -> Result<Header<'a>, MediaError> {
     let format = ImageFormat::detect(bytes)?;
     limits.check_file(bytes.len())?;
-    if let ImageFormat::Jpeg = format {
-        // The decoder counts scans, but its header parser does not limit them.
-        jpeg::check_scans(bytes).map_err(|reason| format.error(reason))?;
-    }
     let mut reader = ImageReader::with_format(Cursor::new(bytes), format.of_image_crate());
     reader.limits(image_limits(limits));
     let mut decoder = reader.into_decoder().map_err(|error| {
@@ -170,6 +166,10 @@ fn open<'a>(bytes: &'a [u8], limits: &Limits) -> Result<Header<'a>, MediaError> 
     })?;
     let (width, height) = decoder.dimensions();
     limits.check_size(width, height)?;
+    if let ImageFormat::Jpeg = format {
+        let pixels = u64::from(width) * u64::from(height);
+        jpeg::check_scans(bytes, pixels).map_err(|reason| format.error(reason))?;
+    }
     let orientation = decoder.orientation().unwrap_or(Orientation::NoTransforms);
     Ok(Header {
         format,

@@ -143,7 +143,14 @@ const CLASSES: &[ImageClass] = &[
         name: "LlavaOnevisionImageProcessor",
         geometry: GeometryFields::AnyResolution,
         precision: Precision::Single,
-        defaults: r#"{"size": {"height": 384, "width": 384}, "do_pad": true}"#,
+        defaults: r#"{"size": {"height": 384, "width": 384}, "do_pad": true,
+            "image_grid_pinpoints": [
+            [384, 384], [384, 768], [384, 1152], [384, 1536], [384, 1920], [384, 2304],
+            [768, 384], [768, 768], [768, 1152], [768, 1536], [768, 1920], [768, 2304],
+            [1152, 384], [1152, 768], [1152, 1152], [1152, 1536], [1152, 1920], [1152, 2304],
+            [1536, 384], [1536, 768], [1536, 1152], [1536, 1536], [1536, 1920], [1536, 2304],
+            [1920, 384], [1920, 768], [1920, 1152], [1920, 1536], [1920, 1920], [1920, 2304],
+            [2304, 384], [2304, 768], [2304, 1152], [2304, 1536], [2304, 1920], [2304, 2304]]}"#,
     },
     ImageClass {
         name: "Lfm2VlImageProcessor",
@@ -351,7 +358,9 @@ impl GeometryFields {
 
     fn layout(self, config: &Config<'_>) -> Result<Layout, MediaError> {
         Ok(match self {
-            GeometryFields::PixelRange | GeometryFields::FramePixelRange => merged_patches(config)?,
+            GeometryFields::PixelRange | GeometryFields::FramePixelRange => {
+                merged_patches(config, false)?
+            },
             GeometryFields::PatchBudget => Layout::Patches {
                 patch: config.side("patch_size")?,
             },
@@ -476,10 +485,13 @@ fn small(config: &Config<'_>, field: &str) -> Result<u32, MediaError> {
     Ok(side)
 }
 
-pub(super) fn merged_patches(config: &Config<'_>) -> Result<Layout, MediaError> {
+/// `is_video`: a still image is stored once, not once per frame that a patch spans.
+pub(super) fn merged_patches(config: &Config<'_>, is_video: bool) -> Result<Layout, MediaError> {
+    let temporal = small(config, "temporal_patch_size")?;
     Ok(Layout::MergedPatches {
         patch: small(config, "patch_size")?,
         merge: small(config, "merge_size")?,
-        temporal: small(config, "temporal_patch_size")?,
+        temporal,
+        repeat: if is_video { 1 } else { temporal },
     })
 }

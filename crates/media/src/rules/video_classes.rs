@@ -170,7 +170,7 @@ impl FrameFields {
 
     fn layout(self, config: &Config<'_>) -> Result<Layout, MediaError> {
         match self {
-            FrameFields::PixelRange | FrameFields::VideoPixelRange => merged_patches(config),
+            FrameFields::PixelRange | FrameFields::VideoPixelRange => merged_patches(config, true),
             FrameFields::PatchBudget => Ok(Layout::Patches {
                 patch: config.side("patch_size")?,
             }),

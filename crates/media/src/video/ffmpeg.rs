@@ -82,24 +82,22 @@ fn parse_probe(output: &[u8], limits: &Limits) -> Result<VideoMetadata, MediaErr
     })
 }
 
-/// Decodes the frames with these numbers, which ascend.
+/// Decodes the frames with these numbers, which ascend, and calls `each` with every frame and the
+/// count beside its number.
 pub fn frames(
     bytes: &[u8],
     metadata: &VideoMetadata,
-    indices: &[usize],
+    numbers: &[(usize, usize)],
     limits: &Limits,
-) -> Result<Vec<Raster>, MediaError> {
-    let pixels = u64::from(metadata.width) * u64::from(metadata.height);
-    check(
-        Quantity::KeptPixels,
-        pixels.saturating_mul(indices.len() as u64),
-        limits.kept_pixels,
-    )?;
-    let mut unique = indices.to_vec();
-    unique.dedup();
-    let chosen: Vec<String> = unique.iter().map(|index| format!("eq(n\\,{index})")).collect();
-    let select = format!("select={}", chosen.join("+"));
-    let count = unique.len().to_string();
+    each: &mut dyn FnMut(Raster, usize),
+) -> Result<(), MediaError> {
+    let (width, height) = (metadata.width, metadata.height);
+    let pixels = u64::from(width) * u64::from(height);
+    let kept = pixels.saturating_mul(numbers.len() as u64);
+    check(Quantity::KeptPixels, kept, limits.kept_pixels)?;
+    let chosen = numbers.iter().map(|(number, _)| format!("eq(n\\,{number})"));
+    let select = format!("select={}", chosen.collect::<Vec<_>>().join("+"));
+    let count = numbers.len().to_string();
     let arguments = [
         "-v",
         "error",
@@ -122,8 +120,7 @@ pub fn frames(
         "rgb24",
         "pipe:1",
     ];
-    let size = pixels * 3;
-    let expected = size.saturating_mul(unique.len() as u64);
+    let expected = kept * 3;
     let output = run("ffmpeg", &arguments, bytes, expected, deadline(limits))?;
     if output.len() as u64 != expected {
         return Err(MediaError::VideoDecoder {
@@ -131,19 +128,11 @@ pub fn frames(
             reason: format!("decoded {} bytes of {expected}", output.len()),
         });
     }
-    let mut frames = output.chunks_exact(size as usize).map(|rgb| {
-        Raster::from_parts(metadata.width, metadata.height, rgb.to_vec())
-    });
-    let mut rasters: Vec<Raster> = Vec::with_capacity(indices.len());
-    let mut previous = None;
-    for index in indices {
-        match (previous == Some(index), rasters.last()) {
-            (true, Some(last)) => rasters.push(last.clone()),
-            _ => rasters.extend(frames.next()),
-        }
-        previous = Some(index);
+    let frames = output.chunks_exact(pixels as usize * 3);
+    for (rgb, (_, times)) in frames.zip(numbers) {
+        each(Raster::from_parts(width, height, rgb.to_vec()), *times);
     }
-    Ok(rasters)
+    Ok(())
 }
 
 fn deadline(limits: &Limits) -> Instant {

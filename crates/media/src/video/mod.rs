@@ -8,7 +8,6 @@ pub use sampling::{SampleOptions, Sampling, SamplingMethod};
 use crate::decode::{self, ImageFormat};
 use crate::error::MediaError;
 use crate::limits::Limits;
-use crate::processor::Processor;
 use crate::raster::Raster;
 use crate::rules::{FrameText, TimeFormat, VideoText};
 
@@ -157,27 +156,34 @@ impl<'a> FrameSource<'a> {
         &self.metadata
     }
 
-    /// Decodes the frames that the model takes.
-    pub fn sample(
+    /// Decodes the frames with these numbers, which ascend, and calls `each` with every one and
+    /// how often its number occurs.
+    pub fn frames(
         &self,
-        processor: &Processor,
-        options: &SampleOptions,
+        indices: &[usize],
         limits: &Limits,
-    ) -> Result<Video, MediaError> {
-        let indices = processor.sample(&self.metadata, options)?;
-        // Refuses what cannot be preprocessed before it is decoded.
-        processor.plan_video(&self.metadata, &indices, limits)?;
-        let frames = if self.is_image {
-            decode::frames(self.bytes, &indices, limits)?
+        each: &mut dyn FnMut(Raster, usize),
+    ) -> Result<(), MediaError> {
+        let mut numbers: Vec<(usize, usize)> = Vec::new();
+        for &index in indices {
+            match numbers.last_mut() {
+                Some((last, times)) if *last == index => *times += 1,
+                _ => numbers.push((index, 1)),
+            }
+        }
+        if numbers.is_empty() {
+            return Err(MediaError::NoFrames);
+        }
+        if !numbers.is_sorted() || numbers.last() >= Some(&(self.metadata.total_frames, 0)) {
+            return Err(MediaError::TooFewFrames {
+                requested: numbers.len() as u64,
+                available: self.metadata.total_frames as u64,
+            });
+        }
+        if self.is_image {
+            decode::frames(self.bytes, &numbers, limits, each)
         } else {
-            ffmpeg::frames(self.bytes, &self.metadata, &indices, limits)?
-        };
-        let video = Video {
-            metadata: self.metadata.clone(),
-            indices,
-            frames,
-        };
-        video.check()?;
-        Ok(video)
+            ffmpeg::frames(self.bytes, &self.metadata, &numbers, limits, each)
+        }
     }
 }
