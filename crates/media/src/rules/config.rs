@@ -72,14 +72,15 @@ impl<'a> Config<'a> {
 
     /// Refuses fields that were not read and may change the values.
     pub fn finish(&self) -> Result<(), MediaError> {
-        let read = self.read.borrow();
-        for (field, value) in self.fields {
-            let neutral = value.is_null() || value == &Value::Bool(false);
-            if !(neutral || read.contains(field) || NEUTRAL.contains(&field.as_str())) {
-                return Err(self.unsupported(field));
-            }
+        let is_read = |field: &str| self.read.borrow().contains(field);
+        let unread = self.fields.iter().find(|(field, value)| {
+            let neutral = value.is_null() || **value == Value::Bool(false);
+            !(neutral || is_read(field) || NEUTRAL.contains(&field.as_str()))
+        });
+        match unread {
+            Some((field, _)) => Err(self.unsupported(field)),
+            None => Ok(()),
         }
-        Ok(())
     }
 
     pub fn unsupported(&self, field: &str) -> MediaError {

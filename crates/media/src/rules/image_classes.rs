@@ -447,6 +447,7 @@ pub(super) fn pixel_range(
     count_frames: bool,
 ) -> Result<TargetSize, MediaError> {
     let temporal = config.side("temporal_patch_size")?;
+    config.get("size");
     let bound = |older: &str, key: &str| match config.optional_count(older)? {
         Some(pixels) => Ok(Some(pixels)),
         None => config.entry("size", key),
