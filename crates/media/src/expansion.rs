@@ -5,7 +5,9 @@ use std::collections::BTreeMap;
 use crate::error::MediaError;
 use crate::number_words::number_words;
 use crate::output::ViewRole;
-use crate::rules::{FeatureCount, FrameText, ImageText, PromptFrame, PromptRules, TimeFormat, VideoText};
+use crate::rules::{
+    FeatureCount, FrameText, ImageText, PromptFrame, PromptRules, TimeFormat, VideoText,
+};
 use crate::size::Size;
 
 /// A part of an expanded prompt. Neighbouring texts belong together: tokenize them as one.
@@ -365,10 +367,15 @@ fn unpadded_features(image: Size, rows: u32, columns: u32, side: u32, max_tiles:
     let most = f64::from(max_tiles) * f64::from(side) * f64::from(side);
     let ratio = (rows * columns / most).sqrt();
     if ratio > 1.1 {
-        rows = (rows / ratio).floor();
-        columns = (columns / ratio).floor();
+        rows = floor_divide(rows, ratio);
+        columns = floor_divide(columns, ratio);
     }
     (rows * columns + rows) as u64
+}
+
+/// Python's `//`: exact where the rounded quotient would reach the next whole number.
+fn floor_divide(value: f64, by: f64) -> f64 {
+    ((value - value % by) / by).round()
 }
 
 /// Replaces the markers of a prompt, in order. A missing or surplus marker is an error.
@@ -456,6 +463,20 @@ mod tests {
         ] {
             assert_eq!(TimeFormat::Tenths.write(seconds), tenths);
             assert_eq!(TimeFormat::MinutesSeconds.write(seconds), minutes);
+        }
+    }
+
+    #[test]
+    fn tiles_are_counted_as_transformers_does() {
+        // LLaVA-OneVision's 27 × 27 features per tile, computed with transformers 5.22.2.
+        for (width, height, rows, columns, expected) in [
+            (1613, 2651, 6, 4, 7281),
+            (2073, 3446, 6, 4, 7281),
+            (1193, 964, 3, 4, 7209),
+        ] {
+            let image = Size::new(width, height);
+            let tiles = unpadded_features(image, rows * 27, columns * 27, 27, 9);
+            assert_eq!(tiles + 27 * 27, expected, "{width}x{height}");
         }
     }
 

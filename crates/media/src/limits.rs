@@ -37,7 +37,7 @@ impl Default for Limits {
             pixels: 48 << 20,
             decoded_bytes: 256 << 20,
             frames: 4_096,
-            scanned_pixels: 256 << 20,
+            scanned_pixels: 96 << 20,
             kept_pixels: 48 << 20,
             output_values: 80 << 20,
             config_bytes: 4 << 20,

@@ -152,7 +152,12 @@ impl MediaPixels {
 
 /// The hash of [`MediaPixels::hash`]. `positions` is hashed because the same pixels may stand for
 /// a different number of features under other rules.
-pub(crate) fn content_hash(layout: Layout, views: &[View], values: &[f32], positions: usize) -> [u8; 32] {
+pub(crate) fn content_hash(
+    layout: Layout,
+    views: &[View],
+    values: &[f32],
+    positions: usize,
+) -> [u8; 32] {
     let mut hash = Sha256::new();
     hash.update(b"loquat-media 1\n");
     hash.update(format!("{layout:?} {positions}\n"));

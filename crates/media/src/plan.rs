@@ -121,16 +121,18 @@ impl Plan {
             Base::Image => image,
             Base::Canvas(index) => self.canvas_size(index, image),
         };
-        canvas
-            .steps
-            .iter()
-            .fold(base, |_, step| match step {
-                Step::Resize(size) | Step::Place { size, .. } => *size,
-            })
+        canvas.steps.iter().fold(base, |_, step| match step {
+            Step::Resize(size) | Step::Place { size, .. } => *size,
+        })
     }
 
     /// Checks what execution will allocate for each frame, before it does.
-    pub(crate) fn check(&self, image: Size, frames: u64, limits: &Limits) -> Result<(), MediaError> {
+    pub(crate) fn check(
+        &self,
+        image: Size,
+        frames: u64,
+        limits: &Limits,
+    ) -> Result<(), MediaError> {
         let area = |width: u32, height: u32| u64::from(width) * u64::from(height);
         for canvas in &self.canvases {
             let mut size = match canvas.base {

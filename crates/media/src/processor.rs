@@ -192,12 +192,12 @@ impl Processor {
             &texts,
         )?;
         let video = if class.has_video() {
-            let (file, fields, is_own) = match (object("video_processor"), &files.video_preprocessor)
-            {
-                (Some(fields), _) => (PROCESSOR, fields, true),
-                (None, Some(fields)) => (VIDEO_PREPROCESSOR, fields, true),
-                (None, None) => (image_file, &image_fields, false),
-            };
+            let (file, fields, is_own) =
+                match (object("video_processor"), &files.video_preprocessor) {
+                    (Some(fields), _) => (PROCESSOR, fields, true),
+                    (None, Some(fields)) => (VIDEO_PREPROCESSOR, fields, true),
+                    (None, None) => (image_file, &image_fields, false),
+                };
             Some(read_video_rules(file, fields, class.video_class, is_own)?)
         } else {
             None
@@ -260,9 +260,7 @@ impl Processor {
             })
             .collect();
         let resolution = match &self.image.geometry {
-            Geometry::AnyResolution { resolutions, .. } => {
-                Some(best_resolution(size, resolutions))
-            }
+            Geometry::AnyResolution { resolutions, .. } => Some(best_resolution(size, resolutions)),
             _ => None,
         };
         let expansion = self.prompt.expand_image(&ImageViews {

@@ -35,15 +35,25 @@ pub enum TargetSize {
     /// The shorter side becomes this long; the aspect ratio is kept.
     ShortestEdge(u32),
     /// The same, but the longer side is at most `longest`.
-    ShortestWithin { shortest: u32, longest: u32 },
+    ShortestWithin {
+        shortest: u32,
+        longest: u32,
+    },
     /// The largest size within this box that keeps the aspect ratio.
     FitWithin(Size),
     /// Multiples of `factor` whose product lies in a range (Qwen-VL's `smart_resize`).
     PixelRange(PixelRange),
     /// The largest multiples of a pooled patch that fit a budget of patches (Gemma 4).
-    PatchBudget { patch: u32, pool: u32, tokens: u32 },
+    PatchBudget {
+        patch: u32,
+        pool: u32,
+        tokens: u32,
+    },
     /// At most `longest`, rounded up to whole patches (Pixtral).
-    PatchesWithin { longest: Size, patch: Size },
+    PatchesWithin {
+        longest: Size,
+        patch: Size,
+    },
     /// The longer side becomes this long, the other becomes even (Idefics 3).
     LongestEdge(u32),
     /// Both sides rounded up to multiples of a tile (Idefics 3).
@@ -95,9 +105,7 @@ impl TargetSize {
                 pool,
                 tokens,
             } => patch_budget(size, *patch, *pool, *tokens)?,
-            TargetSize::PatchesWithin { longest, patch } => {
-                patches_within(size, *longest, *patch)
-            }
+            TargetSize::PatchesWithin { longest, patch } => patches_within(size, *longest, *patch),
             TargetSize::LongestEdge(edge) => longest_edge(size, *edge),
             TargetSize::TileMultiple(tile) => tile_multiple(size, *tile),
         };
@@ -268,20 +276,45 @@ mod tests {
         };
         // (rule, width, height, target), computed with transformers 5.22.2.
         let cases = [
-            (TargetSize::PixelRange(qwen.clone()), 640, 480, Some((644, 476))),
-            (TargetSize::PixelRange(qwen.clone()), 4000, 3000, Some((1148, 840))),
+            (
+                TargetSize::PixelRange(qwen.clone()),
+                640,
+                480,
+                Some((644, 476)),
+            ),
+            (
+                TargetSize::PixelRange(qwen.clone()),
+                4000,
+                3000,
+                Some((1148, 840)),
+            ),
             (TargetSize::PixelRange(qwen.clone()), 1, 1, Some((56, 56))),
             (TargetSize::PixelRange(qwen), 1, 300, None),
-            (TargetSize::PixelRange(glm.clone()), 640, 480, Some((644, 476))),
+            (
+                TargetSize::PixelRange(glm.clone()),
+                640,
+                480,
+                Some((644, 476)),
+            ),
             (TargetSize::PixelRange(glm), 10, 20, Some((56, 112))),
             (gemma.clone(), 1000, 1000, Some((768, 768))),
             (gemma.clone(), 10_000, 10, Some((13_440, 48))),
             (pixtral.clone(), 2000, 1000, Some((1024, 512))),
             (pixtral, 17, 1, Some((32, 16))),
             (TargetSize::ShortestEdge(224), 640, 480, Some((298, 224))),
-            (TargetSize::LongestEdge(2048), 3000, 1999, Some((2048, 1364))),
+            (
+                TargetSize::LongestEdge(2048),
+                3000,
+                1999,
+                Some((2048, 1364)),
+            ),
             (TargetSize::LongestEdge(5000), 3, 3, Some((4096, 4096))),
-            (TargetSize::TileMultiple(512), 2048, 1364, Some((2048, 1536))),
+            (
+                TargetSize::TileMultiple(512),
+                2048,
+                1364,
+                Some((2048, 1536)),
+            ),
             (
                 TargetSize::ShortestWithin {
                     shortest: 224,

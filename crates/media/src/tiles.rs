@@ -184,7 +184,8 @@ pub(crate) fn best_resolution(size: Size, resolutions: &[Size]) -> Size {
     let (width, height) = (f64::from(size.width), f64::from(size.height));
     let mut best = (resolutions[0], 0, u64::MAX);
     for &resolution in resolutions {
-        let scale = (f64::from(resolution.width) / width).min(f64::from(resolution.height) / height);
+        let scale =
+            (f64::from(resolution.width) / width).min(f64::from(resolution.height) / height);
         let shown = (width * scale) as u64 * (height * scale) as u64;
         let effective = shown.min(u64::from(size.width) * u64::from(size.height));
         let area = u64::from(resolution.width) * u64::from(resolution.height);
@@ -361,7 +362,10 @@ fn canvases_by_ratio(max_tiles: u32) -> Vec<(u32, u32)> {
             }
         }
     }
-    ratios.into_iter().flat_map(|(_, canvases)| canvases).collect()
+    ratios
+        .into_iter()
+        .flat_map(|(_, canvases)| canvases)
+        .collect()
 }
 
 impl Budget {

@@ -199,7 +199,14 @@ fn mutated_files_are_bounded() {
 fn odd_shapes_are_preprocessed_or_refused() {
     let _alone = alone();
     let limits = Limits::default();
-    for (width, height) in [(1, 1), (1, 16_384), (16_384, 1), (2, 500), (4_000, 20), (3, 3)] {
+    for (width, height) in [
+        (1, 1),
+        (1, 16_384),
+        (16_384, 1),
+        (2, 500),
+        (4_000, 20),
+        (3, 3),
+    ] {
         let rgb = vec![200; width as usize * height as usize * 3];
         let raster = Raster::from_rgb8(width, height, rgb, &limits).unwrap();
         for processor in processors() {

@@ -26,8 +26,9 @@ pub struct Animation {
 
 /// Counts the frames of a GIF or WebP without decoding any. A still image has one frame.
 pub fn scan(bytes: &[u8], limits: &Limits) -> Result<Animation, MediaError> {
-    let info = super::probe(bytes, limits)?;
-    let durations = match info.format {
+    let header = super::open(bytes, limits)?;
+    let (width, height) = header.decoder.dimensions();
+    let durations = match header.format {
         ImageFormat::Gif => gif_durations(bytes, limits.frames),
         ImageFormat::WebP => webp_durations(bytes, limits.frames),
         _ => vec![0],
@@ -45,9 +46,16 @@ pub fn scan(bytes: &[u8], limits: &Limits) -> Result<Animation, MediaError> {
             duration
         }
     };
+    // Only stills are turned: no decoder applies an orientation to animations.
+    let is_turned = durations.len() == 1 && super::swaps_sides(header.orientation);
+    let (width, height) = if is_turned {
+        (height, width)
+    } else {
+        (width, height)
+    };
     Ok(Animation {
-        width: info.width,
-        height: info.height,
+        width,
+        height,
         frames: durations.len(),
         milliseconds: durations.iter().map(shown).sum(),
     })

@@ -183,9 +183,7 @@ impl Weights {
             Arithmetic::Pillow => 22,
             // The most bits with which the largest weight is below 2^15.
             Arithmetic::Torchvision => (0..22)
-                .find(|bits| {
-                    (0.5 + largest * f64::from(1u32 << (bits + 1))) as i64 >= 1 << 15
-                })
+                .find(|bits| (0.5 + largest * f64::from(1u32 << (bits + 1))) as i64 >= 1 << 15)
                 .unwrap_or(22),
         };
         let one = f64::from(1u32 << fraction_bits);

@@ -47,7 +47,12 @@ fn nearest_takes_pixel_centers() {
     let image = Raster::from_parts(4, 1, (0..4).flat_map(|n| [n; 3]).collect());
     let reds = |width| {
         let resized = resize(&image, width, 1, Filter::Nearest, Arithmetic::Torchvision);
-        resized.rgb().iter().copied().step_by(3).collect::<Vec<u8>>()
+        resized
+            .rgb()
+            .iter()
+            .copied()
+            .step_by(3)
+            .collect::<Vec<u8>>()
     };
     assert_eq!(reds(2), [1, 3]);
     assert_eq!(reds(8), [0, 0, 1, 1, 2, 2, 3, 3]);

@@ -86,7 +86,12 @@ impl<'a> Config<'a> {
     pub fn unsupported(&self, field: &str) -> MediaError {
         let value = self.get(field).map(Value::to_string);
         let mut value = value.unwrap_or_default();
-        value.truncate(value.char_indices().nth(80).map_or(value.len(), |(at, _)| at));
+        value.truncate(
+            value
+                .char_indices()
+                .nth(80)
+                .map_or(value.len(), |(at, _)| at),
+        );
         MediaError::UnsupportedOption {
             file: self.file.to_string(),
             field: field.to_string(),
@@ -96,7 +101,12 @@ impl<'a> Config<'a> {
 
     fn invalid(&self, field: &str, value: &Value, expected: &'static str) -> MediaError {
         let mut found = value.to_string();
-        found.truncate(found.char_indices().nth(80).map_or(found.len(), |(at, _)| at));
+        found.truncate(
+            found
+                .char_indices()
+                .nth(80)
+                .map_or(found.len(), |(at, _)| at),
+        );
         MediaError::InvalidField {
             file: self.file.to_string(),
             field: field.to_string(),
@@ -287,7 +297,9 @@ impl<'a> Config<'a> {
 
     /// The mean as a background colour.
     pub fn background(&self) -> Result<[u8; 3], MediaError> {
-        Ok(self.channels("image_mean")?.map(|mean| (mean * 255.0) as u8))
+        Ok(self
+            .channels("image_mean")?
+            .map(|mean| (mean * 255.0) as u8))
     }
 
     pub fn values(&self, precision: Precision) -> Result<ValueRules, MediaError> {

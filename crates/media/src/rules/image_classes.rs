@@ -321,7 +321,8 @@ impl GeometryFields {
                 };
                 let resolutions = config.sizes("image_grid_pinpoints")?;
                 let uneven = |size: &Size| {
-                    size.width % base.width != 0 || size.height % base.height != 0
+                    !size.width.is_multiple_of(base.width)
+                        || !size.height.is_multiple_of(base.height)
                 };
                 if base.width != base.height || resolutions.iter().any(uneven) {
                     return Err(config.unsupported("image_grid_pinpoints"));
@@ -350,7 +351,9 @@ impl GeometryFields {
                     max_tiles: if split { most } else { 1 },
                     tile: config.side("tile_size")?,
                     thumbnail: config.flag("use_thumbnail")?,
-                    tolerance: config.optional_number("max_pixels_tolerance")?.unwrap_or(2.0),
+                    tolerance: config
+                        .optional_number("max_pixels_tolerance")?
+                        .unwrap_or(2.0),
                 }))
             }
         }
@@ -360,7 +363,7 @@ impl GeometryFields {
         Ok(match self {
             GeometryFields::PixelRange | GeometryFields::FramePixelRange => {
                 merged_patches(config, false)?
-            },
+            }
             GeometryFields::PatchBudget => Layout::Patches {
                 patch: config.side("patch_size")?,
             },
@@ -385,7 +388,9 @@ impl GeometryFields {
             GeometryFields::Budget => &["do_pad", "size", "max_num_patches"],
             GeometryFields::PatchesWithin
             | GeometryFields::Split
-            | GeometryFields::AnyResolution => &["do_pad", "video_sampling", "aspect_ratio_setting"],
+            | GeometryFields::AnyResolution => {
+                &["do_pad", "video_sampling", "aspect_ratio_setting"]
+            }
             _ => &[],
         };
         for field in fields {
@@ -457,7 +462,9 @@ pub(super) fn pixel_range(
     let (Some(min_pixels), Some(max_pixels)) = (min_pixels, max_pixels) else {
         return Err(config.unsupported("size"));
     };
-    let factor = config.side("patch_size")?.checked_mul(config.side("merge_size")?);
+    let factor = config
+        .side("patch_size")?
+        .checked_mul(config.side("merge_size")?);
     Ok(TargetSize::PixelRange(PixelRange {
         factor: factor
             .filter(|factor| *factor <= 65_536)

@@ -181,5 +181,9 @@ pub enum FeatureCount {
     },
     /// LLaVA-OneVision: the whole image, and the tiles without their padding, with one more
     /// feature per row, reduced to an area of `max_tiles`.
-    AnyResolution { side: u32, max_tiles: u32, add: i64 },
+    AnyResolution {
+        side: u32,
+        max_tiles: u32,
+        add: i64,
+    },
 }

@@ -464,7 +464,10 @@ impl ProcessorClass {
             "InternVLProcessor" => vec![("crop_to_patches", Value::Bool(true))],
             "PixtralProcessor" => {
                 let count = |field: &str, default: u64| {
-                    processor.get(field).and_then(Value::as_u64).unwrap_or(default)
+                    processor
+                        .get(field)
+                        .and_then(Value::as_u64)
+                        .unwrap_or(default)
                 };
                 // Out of range values are refused where the field is read.
                 let unit = count("patch_size", 16).saturating_mul(count("spatial_merge_size", 1));
@@ -562,9 +565,12 @@ impl Features {
                 _ => return Err(image.unsupported("image_processor_type")),
             },
             Features::Pooled => match layout {
-                Layout::Patches { patch } => {
-                    area(patch * image.optional_side("pooling_kernel_size")?.unwrap_or(3), 1, 0, false)
-                }
+                Layout::Patches { patch } => area(
+                    patch * image.optional_side("pooling_kernel_size")?.unwrap_or(3),
+                    1,
+                    0,
+                    false,
+                ),
                 _ => return Err(image.unsupported("image_processor_type")),
             },
             Features::Tower => {
@@ -574,7 +580,12 @@ impl Features {
                 };
                 let extra =
                     extra.ok_or_else(|| processor.unsupported("num_additional_image_tokens"))?;
-                area(processor.side("patch_size")?, 1, extra - dropped(processor)?, false)
+                area(
+                    processor.side("patch_size")?,
+                    1,
+                    extra - dropped(processor)?,
+                    false,
+                )
             }
             Features::Rows => match image.optional_size("patch_size")? {
                 Some(size) if size.width == size.height => area(size.width, 1, 0, false),
@@ -586,7 +597,9 @@ impl Features {
                 area(patch.saturating_mul(factor), 1, 0, true)
             }
             Features::Shuffled => {
-                let ratio = processor.optional_number("pixel_shuffle_ratio")?.unwrap_or(0.5);
+                let ratio = processor
+                    .optional_number("pixel_shuffle_ratio")?
+                    .unwrap_or(0.5);
                 let divide = (1.0 / (ratio * ratio)).round_ties_even();
                 let patch = processor.optional_side("patch_size")?.unwrap_or(14);
                 area(patch, divide as u32, 0, false)

@@ -3,7 +3,9 @@
 use serde_json::{Map, Value};
 
 use super::config::Config;
-use super::image_classes::{COMMON, merged, merged_patches, patch_budget, pixel_range, whole_target};
+use super::image_classes::{
+    COMMON, merged, merged_patches, patch_budget, pixel_range, whole_target,
+};
 use super::{FrameCap, Precision, VideoRules};
 use crate::error::MediaError;
 use crate::execute::PixelRules;
@@ -129,7 +131,12 @@ pub(crate) fn read_video_rules(
         frame_cap: read_frame_cap(&config, class.frame)?,
     };
     // `max_image_size` of GLM-4V and Qwen3-VL, and padding of batches, have no effect.
-    for field in ["max_image_size", "do_pad", "max_video_tokens", "max_duration"] {
+    for field in [
+        "max_image_size",
+        "do_pad",
+        "max_video_tokens",
+        "max_duration",
+    ] {
         config.get(field);
     }
     if is_own_file {
@@ -205,10 +212,7 @@ fn read_sampling(config: &Config<'_>, method: SamplingMethod) -> Result<Sampling
     })
 }
 
-fn read_frame_cap(
-    config: &Config<'_>,
-    frame: FrameFields,
-) -> Result<Option<FrameCap>, MediaError> {
+fn read_frame_cap(config: &Config<'_>, frame: FrameFields) -> Result<Option<FrameCap>, MediaError> {
     if !config.flag("cap_pixels_per_frame")? {
         return Ok(None);
     }

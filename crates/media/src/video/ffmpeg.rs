@@ -59,14 +59,19 @@ fn parse_probe(output: &[u8], limits: &Limits) -> Result<VideoMetadata, MediaErr
     };
     // `ffmpeg` turns frames upright.
     let rotation = stream.pointer("/side_data_list/0/rotation");
-    if rotation.and_then(Value::as_i64).is_some_and(|degrees| degrees % 180 != 0) {
+    if rotation
+        .and_then(Value::as_i64)
+        .is_some_and(|degrees| degrees % 180 != 0)
+    {
         (width, height) = (height, width);
     }
     limits.check_size(width, height)?;
-    let frames = stream.get("nb_read_packets").and_then(|frames| {
-        frames.as_u64().or_else(|| frames.as_str()?.parse().ok())
-    });
-    let frames = frames.filter(|&frames| frames > 0).ok_or(MediaError::NoFrames)?;
+    let frames = stream
+        .get("nb_read_packets")
+        .and_then(|frames| frames.as_u64().or_else(|| frames.as_str()?.parse().ok()));
+    let frames = frames
+        .filter(|&frames| frames > 0)
+        .ok_or(MediaError::NoFrames)?;
     check(Quantity::Frames, frames, limits.frames)?;
     let rate = stream.get("avg_frame_rate").and_then(Value::as_str);
     let fps = rate.and_then(|rate| {
@@ -95,7 +100,9 @@ pub fn frames(
     let pixels = u64::from(width) * u64::from(height);
     let kept = pixels.saturating_mul(numbers.len() as u64);
     check(Quantity::KeptPixels, kept, limits.kept_pixels)?;
-    let chosen = numbers.iter().map(|(number, _)| format!("eq(n\\,{number})"));
+    let chosen = numbers
+        .iter()
+        .map(|(number, _)| format!("eq(n\\,{number})"));
     let select = format!("select={}", chosen.collect::<Vec<_>>().join("+"));
     let count = numbers.len().to_string();
     let arguments = [
@@ -233,7 +240,10 @@ mod tests {
             r#""width": 640, "height": 360, "avg_frame_rate": "30000/1001", "nb_read_packets": "90""#,
         ))
         .unwrap();
-        assert_eq!((video.width, video.height, video.total_frames), (640, 360, 90));
+        assert_eq!(
+            (video.width, video.height, video.total_frames),
+            (640, 360, 90)
+        );
         assert!((video.fps.unwrap() - 29.97).abs() < 0.01);
         let turned = parse(&stream(
             r#""width": 640, "height": 360, "avg_frame_rate": "0/0", "nb_read_packets": "1",

@@ -28,7 +28,9 @@ impl VideoMetadata {
     pub(crate) fn duration_seconds(&self, indices: &[usize]) -> f64 {
         match self.fps {
             Some(fps) => self.total_frames as f64 / fps,
-            None => indices.last().map_or(0.0, |&last| last as f64 / DEFAULT_FPS),
+            None => indices
+                .last()
+                .map_or(0.0, |&last| last as f64 / DEFAULT_FPS),
         }
     }
 

@@ -272,7 +272,13 @@ mod tests {
             (Uniform, rate(2.0), 10, 5.0, &[0, 2, 5, 7]),
             (Stride, frames(5), 10, 5.0, &[0, 2, 5, 7]),
             (Stride, rate(1.0), 50, 10.0, &[0, 12, 25, 37]),
-            (EvenlySpaced, rate(2.0), 100, 20.0, &[0, 11, 22, 33, 44, 55, 66, 77, 88, 99]),
+            (
+                EvenlySpaced,
+                rate(2.0),
+                100,
+                20.0,
+                &[0, 11, 22, 33, 44, 55, 66, 77, 88, 99],
+            ),
             (EvenlySpaced, rate(2.0), 3, 30.0, &[0, 1, 2]),
             (Seconds, rate(2.0), 31, 10.0, &[0, 5, 10, 15, 20, 25]),
             (Seconds, rate(2.0), 25, 10.0, &[0, 5, 10, 15, 20, 20]),
@@ -281,7 +287,11 @@ mod tests {
         ];
         for (method, options, total, fps, expected) in cases {
             let found = sampling(*method).indices(&video(*total, *fps), options);
-            assert_eq!(found.unwrap(), *expected, "{method:?} {options:?} of {total}");
+            assert_eq!(
+                found.unwrap(),
+                *expected,
+                "{method:?} {options:?} of {total}"
+            );
         }
     }
 

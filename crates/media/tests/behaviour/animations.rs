@@ -10,7 +10,9 @@ fn frames(name: &str, indices: &[usize]) -> Vec<(Raster, usize)> {
     let source = FrameSource::open(&bytes, &limits).unwrap();
     let mut frames = Vec::new();
     source
-        .frames(indices, &limits, &mut |frame, times| frames.push((frame, times)))
+        .frames(indices, &limits, &mut |frame, times| {
+            frames.push((frame, times))
+        })
         .unwrap();
     frames
 }
@@ -64,13 +66,45 @@ fn frames_beyond_the_end_are_refused() {
         ..Limits::default()
     };
     let error = FrameSource::open(&bytes, &few).unwrap_err();
-    assert!(error.to_string().contains("frames exceed the limit of 3"), "{error}");
+    assert!(
+        error.to_string().contains("frames exceed the limit of 3"),
+        "{error}"
+    );
     let scanned = Limits {
         scanned_pixels: 1_000,
         ..Limits::default()
     };
     assert!(source.frames(&[4], &scanned, &mut |_, _| {}).is_err());
     assert!(source.frames(&[0], &scanned, &mut |_, _| {}).is_ok());
+}
+
+/// `animated.webp` with an EXIF orientation of 6, which turns stills by 90 degrees.
+fn turned_animation() -> Vec<u8> {
+    let mut bytes = read("animated.webp");
+    assert_eq!(&bytes[12..16], b"VP8X");
+    bytes[20] |= 0x08;
+    let exif = b"II*\0\x08\0\0\0\x01\0\x12\x01\x03\0\x01\0\0\0\x06\0\0\0\0\0\0\0";
+    bytes.extend(b"EXIF");
+    bytes.extend((exif.len() as u32).to_le_bytes());
+    bytes.extend(exif);
+    let length = bytes.len() as u32 - 8;
+    bytes[4..8].copy_from_slice(&length.to_le_bytes());
+    bytes
+}
+
+#[test]
+fn orientation_of_an_animation_is_ignored() {
+    let bytes = turned_animation();
+    let limits = Limits::default();
+    // The first frame as a still is turned.
+    assert_eq!(Raster::decode(&bytes, &limits).unwrap().width(), 17);
+    let source = FrameSource::open(&bytes, &limits).unwrap();
+    assert_eq!(source.metadata().width, 24);
+    let mut widths = Vec::new();
+    source
+        .frames(&[0, 4], &limits, &mut |frame, _| widths.push(frame.width()))
+        .unwrap();
+    assert_eq!(widths, [24, 24]);
 }
 
 #[test]

@@ -70,7 +70,10 @@ fn video_rules_come_from_the_image_file_if_they_have_none() {
 fn what_is_not_implemented_is_refused_by_name() {
     let gemma = json!({"processor_class": "Gemma3Processor"});
     let cases = [
-        (json!({"image_processor_type": "DonutImageProcessor"}), "`DonutImageProcessor`"),
+        (
+            json!({"image_processor_type": "DonutImageProcessor"}),
+            "`DonutImageProcessor`",
+        ),
         (json!({}), "`image_processor_type` is missing"),
         (
             json!({"image_processor_type": "Gemma3ImageProcessor", "do_sharpen": true}),
@@ -99,7 +102,10 @@ fn what_is_not_implemented_is_refused_by_name() {
     ];
     for (config, expected) in cases {
         let error = processor(config, gemma.clone()).unwrap_err().to_string();
-        assert!(error.contains(expected), "{error} does not contain {expected}");
+        assert!(
+            error.contains(expected),
+            "{error} does not contain {expected}"
+        );
     }
     let siglip = json!({"image_processor_type": "SiglipImageProcessor"});
     let error = processor(siglip.clone(), json!({"processor_class": "Blip2Processor"}));
@@ -108,7 +114,10 @@ fn what_is_not_implemented_is_refused_by_name() {
         "the processor class `Blip2Processor` is not implemented"
     );
     let error = processor(siglip, json!({})).unwrap_err();
-    assert!(error.to_string().contains("`processor_class` is missing"), "{error}");
+    assert!(
+        error.to_string().contains("`processor_class` is missing"),
+        "{error}"
+    );
 }
 
 #[test]

@@ -52,21 +52,37 @@ fn pixels_equal_those_of_pillow() {
     let mut failures = Vec::new();
     for (name, most) in FILES {
         let bytes = read(name);
-        let raster = Raster::decode(&bytes, &limits).unwrap_or_else(|error| panic!("{name}: {error}"));
+        let raster =
+            Raster::decode(&bytes, &limits).unwrap_or_else(|error| panic!("{name}: {error}"));
         let info = probe(&bytes, &limits).unwrap();
-        assert_eq!((info.width, info.height), (raster.width(), raster.height()), "{name}");
-        let turned = ["orientation5", "orientation6", "orientation7", "orientation8"];
+        assert_eq!(
+            (info.width, info.height),
+            (raster.width(), raster.height()),
+            "{name}"
+        );
+        let turned = [
+            "orientation5",
+            "orientation6",
+            "orientation7",
+            "orientation8",
+        ];
         let is_turned = turned.iter().any(|prefix| name.starts_with(prefix));
         let size = if is_turned { (17, 24) } else { (24, 17) };
         assert_eq!((info.width, info.height), size, "{name}");
         let expected = read(&format!("{name}.rgb"));
-        let differences = raster.rgb().iter().zip(&expected).map(|(a, b)| a.abs_diff(*b));
+        let differences = raster
+            .rgb()
+            .iter()
+            .zip(&expected)
+            .map(|(a, b)| a.abs_diff(*b));
         let differences: Vec<u8> = differences.collect();
         let worst = *differences.iter().max().unwrap();
         let total: u32 = differences.iter().map(|&levels| u32::from(levels)).sum();
         let mean = f64::from(total) / differences.len() as f64;
         if worst > *most || mean > 1.0 {
-            failures.push(format!("{name}: {worst} levels of at most {most}, mean {mean}"));
+            failures.push(format!(
+                "{name}: {worst} levels of at most {most}, mean {mean}"
+            ));
         }
     }
     assert!(failures.is_empty(), "{failures:#?}");
@@ -94,7 +110,10 @@ fn deep_samples_keep_their_high_byte() {
         zlib.extend(adler32(&row).to_be_bytes());
         chunk(b"IDAT", &zlib);
         chunk(b"IEND", &[]);
-        Raster::decode(&bytes, &Limits::default()).unwrap().rgb().to_vec()
+        Raster::decode(&bytes, &Limits::default())
+            .unwrap()
+            .rgb()
+            .to_vec()
     };
     assert_eq!(png(0, &[0x12, 0x34]), [0x12; 3]);
     assert_eq!(png(4, &[0x12, 0x34, 0, 0]), [0xff; 3]);
@@ -125,16 +144,31 @@ fn unusable_files_are_refused_by_reason() {
     let decode = |bytes: &[u8]| Raster::decode(bytes, &limits).unwrap_err();
     assert!(matches!(decode(b""), MediaError::EmptyFile));
     assert!(matches!(decode(b"<svg></svg>"), MediaError::UnknownFormat));
-    assert!(matches!(decode(b"\x89PNG"), MediaError::Undecodable { format: "PNG", .. }));
-    for name in ["rgb.png", "baseline.jpg", "lossless.webp", "still.gif", "rgb.bmp"] {
+    assert!(matches!(
+        decode(b"\x89PNG"),
+        MediaError::Undecodable { format: "PNG", .. }
+    ));
+    for name in [
+        "rgb.png",
+        "baseline.jpg",
+        "lossless.webp",
+        "still.gif",
+        "rgb.bmp",
+    ] {
         let bytes = read(name);
         let error = decode(&bytes[..bytes.len() * 2 / 3]);
-        assert!(matches!(error, MediaError::Undecodable { .. }), "{name}: {error}");
+        assert!(
+            matches!(error, MediaError::Undecodable { .. }),
+            "{name}: {error}"
+        );
         assert_eq!(error.blame(), Blame::Request);
     }
     let error = ImageFormat::Png.expect(&read("baseline.jpg")).unwrap_err();
     assert_eq!(error.to_string(), "the file is not PNG but JPEG");
-    assert_eq!(ImageFormat::from_media_type("image/JPEG"), Some(ImageFormat::Jpeg));
+    assert_eq!(
+        ImageFormat::from_media_type("image/JPEG"),
+        Some(ImageFormat::Jpeg)
+    );
     assert_eq!(ImageFormat::from_media_type("image/tiff"), None);
 }
 
@@ -154,10 +188,26 @@ fn limits_are_checked_before_decoding() {
     };
     let limits = Limits::default();
     let cases = [
-        (1, 100_000, "100000 pixels of height exceed the limit of 16384"),
-        (100_000, 1, "100000 pixels of width exceed the limit of 16384"),
-        (16_000, 16_000, "256000000 pixels exceed the limit of 50331648"),
-        (u32::MAX >> 1, 1, "2147483647 pixels of width exceed the limit of 16384"),
+        (
+            1,
+            100_000,
+            "100000 pixels of height exceed the limit of 16384",
+        ),
+        (
+            100_000,
+            1,
+            "100000 pixels of width exceed the limit of 16384",
+        ),
+        (
+            16_000,
+            16_000,
+            "256000000 pixels exceed the limit of 50331648",
+        ),
+        (
+            u32::MAX >> 1,
+            1,
+            "2147483647 pixels of width exceed the limit of 16384",
+        ),
     ];
     for (width, height, expected) in cases {
         let bytes = ihdr(width, height);
@@ -173,7 +223,11 @@ fn limits_are_checked_before_decoding() {
         ..Limits::default()
     };
     let error = Raster::decode(&read("rgb.png"), &small).unwrap_err();
-    assert!(error.to_string().ends_with("bytes of the file exceed the limit of 100"));
+    assert!(
+        error
+            .to_string()
+            .ends_with("bytes of the file exceed the limit of 100")
+    );
     let tight = Limits {
         decoded_bytes: 1_000,
         ..Limits::default()

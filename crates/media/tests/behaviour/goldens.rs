@@ -132,7 +132,10 @@ impl Vocabulary {
         let mut ids = Vec::new();
         let mut rest = text;
         while let Some(&byte) = rest.as_bytes().first() {
-            let special = self.specials.iter().find(|(text, _)| rest.starts_with(text));
+            let special = self
+                .specials
+                .iter()
+                .find(|(text, _)| rest.starts_with(text));
             if let Some((text, id)) = special {
                 ids.push(*id);
                 rest = &rest[text.len()..];
@@ -264,7 +267,11 @@ fn pillow_values_agree() {
             let media = preprocess(&processor, &rasters);
             let (worst, mean) = difference(&media, std(&processor), &reference);
             eprintln!("{} {case}: worst {worst:.5}, mean {mean:.7}", golden.name);
-            assert!(worst <= WORST_PILLOW, "{} {case}: {worst} {mean}", golden.name);
+            assert!(
+                worst <= WORST_PILLOW,
+                "{} {case}: {worst} {mean}",
+                golden.name
+            );
         }
     }
 }
@@ -344,7 +351,11 @@ fn grids_and_sizes_agree() {
             }
             if let Some((shape, mask)) = golden.tensor(&format!("{case}.pixel_attention_mask")) {
                 let each = shape.iter().rev().take(shape.len() - 1).product::<usize>();
-                let each = if shape.len() == 4 { each / shape[1] } else { each };
+                let each = if shape.len() == 4 {
+                    each / shape[1]
+                } else {
+                    each
+                };
                 for (view, reference) in views().zip(mask.chunks_exact(each)) {
                     let ours = match media[0].layout {
                         Layout::Planar => view.width as usize * view.height as usize,
@@ -372,25 +383,34 @@ fn expanded_prompts_agree() {
             let prompt = golden.facts["prompts"][case].as_str().unwrap();
             let (_, reference) = golden.tensor(&format!("{case}.input_ids")).unwrap();
             let limits = Limits::default();
-            let (images, videos): (Vec<MediaPixels>, Vec<MediaPixels>) = if case.starts_with("video") {
-                let video = video(&golden, rasters);
-                let metadata = &video.metadata;
-                let plan = processor.plan_video(metadata, &video.indices, &limits).unwrap();
-                let media = processor.video(&video, &limits).unwrap();
-                assert_eq!(plan.expansion, media.expansion);
-                assert_eq!((plan.values, plan.views), (media.values.len(), media.views.len()));
-                (Vec::new(), vec![media])
-            } else {
-                let media = preprocess(&processor, &rasters);
-                for (raster, media) in rasters.iter().zip(&media) {
-                    let (width, height) = (raster.width(), raster.height());
-                    let plan = processor.plan_image(width, height, rasters.len(), &limits);
-                    let plan = plan.unwrap();
+            let (images, videos): (Vec<MediaPixels>, Vec<MediaPixels>) =
+                if case.starts_with("video") {
+                    let video = video(&golden, rasters);
+                    let metadata = &video.metadata;
+                    let plan = processor
+                        .plan_video(metadata, &video.indices, &limits)
+                        .unwrap();
+                    let media = processor.video(&video, &limits).unwrap();
                     assert_eq!(plan.expansion, media.expansion);
-                    assert_eq!((plan.values, plan.views), (media.values.len(), media.views.len()));
-                }
-                (media, Vec::new())
-            };
+                    assert_eq!(
+                        (plan.values, plan.views),
+                        (media.values.len(), media.views.len())
+                    );
+                    (Vec::new(), vec![media])
+                } else {
+                    let media = preprocess(&processor, &rasters);
+                    for (raster, media) in rasters.iter().zip(&media) {
+                        let (width, height) = (raster.width(), raster.height());
+                        let plan = processor.plan_image(width, height, rasters.len(), &limits);
+                        let plan = plan.unwrap();
+                        assert_eq!(plan.expansion, media.expansion);
+                        assert_eq!(
+                            (plan.values, plan.views),
+                            (media.values.len(), media.views.len())
+                        );
+                    }
+                    (media, Vec::new())
+                };
             let expansions = |media: &[MediaPixels]| -> Vec<Expansion> {
                 media.iter().map(|media| media.expansion.clone()).collect()
             };
@@ -405,8 +425,15 @@ fn expanded_prompts_agree() {
             let ids = golden.vocabulary.encode_pieces(&pieces);
             let ids: Vec<f32> = ids.into_iter().map(|id| id as f32).collect();
             assert_eq!(ids, reference, "{} {case}: {pieces:?}", golden.name);
-            let positions: usize = images.iter().chain(&videos).map(MediaPixels::positions).sum();
-            let expected = reference.iter().filter(|id| placeholders.contains(id)).count();
+            let positions: usize = images
+                .iter()
+                .chain(&videos)
+                .map(MediaPixels::positions)
+                .sum();
+            let expected = reference
+                .iter()
+                .filter(|id| placeholders.contains(id))
+                .count();
             assert_eq!(positions, expected, "{} {case}", golden.name);
         }
     }
