@@ -1,6 +1,8 @@
 //! Other containers, through the programs `ffprobe` and `ffmpeg`. They are run without a shell,
-//! without network protocols, on bytes from a pipe, with limits on time and on what is read.
+//! without network protocols, with limits on time and on what is read. They get the video as a
+//! temporary file, because the index of many MP4 files is at their end, which a pipe cannot seek.
 
+use std::ffi::{OsStr, OsString};
 use std::io::{Read, Write};
 use std::process::{Child, Command, Stdio};
 use std::sync::mpsc;
@@ -8,6 +10,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use serde_json::Value;
+use tempfile::NamedTempFile;
 
 use super::VideoMetadata;
 use crate::error::{MediaError, Quantity};
@@ -17,26 +20,52 @@ use crate::raster::Raster;
 /// `ffprobe` prints a few lines.
 const PROBE_BYTES: u64 = 1 << 20;
 
+/// Containers that cannot name other files, as playlists can.
+const FORMATS: &str = "mov,mp4,m4a,3gp,3g2,mj2,matroska,webm,avi,mpegts,mpeg,flv,ogg";
+
+/// The options that name the input, with what it may be.
+fn input_options(file: &NamedTempFile) -> [OsString; 6] {
+    let mut url = OsString::from("file:");
+    url.push(file.path());
+    [
+        "-protocol_whitelist".into(),
+        "file".into(),
+        "-format_whitelist".into(),
+        FORMATS.into(),
+        "-i".into(),
+        url,
+    ]
+}
+
+fn temporary_file(bytes: &[u8]) -> Result<NamedTempFile, MediaError> {
+    let failed = |source| MediaError::Io {
+        path: std::env::temp_dir(),
+        source,
+    };
+    let mut file = NamedTempFile::new().map_err(failed)?;
+    file.write_all(bytes).map_err(failed)?;
+    file.flush().map_err(failed)?;
+    Ok(file)
+}
+
 /// Reads size, frame rate and number of frames. Frames are counted by packets, which reads the
 /// file once without decoding.
 pub fn probe(bytes: &[u8], limits: &Limits) -> Result<VideoMetadata, MediaError> {
-    let arguments = [
-        "-v",
-        "error",
-        "-protocol_whitelist",
-        "pipe",
+    let file = temporary_file(bytes)?;
+    let entries = "stream=width,height,avg_frame_rate,nb_read_packets:stream_side_data=rotation";
+    let output_options = [
         "-select_streams",
         "v:0",
         "-count_packets",
         "-show_entries",
-        "stream=width,height,avg_frame_rate,nb_read_packets:stream_side_data=rotation",
-        "-of",
-        "json",
-        "-i",
-        "pipe:0",
+        entries,
     ];
+    let mut arguments: Vec<OsString> = vec!["-v".into(), "error".into()];
+    arguments.extend(output_options.map(OsString::from));
+    arguments.extend(["-of", "json"].map(OsString::from));
+    arguments.extend(input_options(&file));
     let deadline = deadline(limits);
-    let output = run("ffprobe", &arguments, bytes, PROBE_BYTES, deadline)?;
+    let output = run("ffprobe", &arguments, PROBE_BYTES, deadline)?;
     parse_probe(&output, limits)
 }
 
@@ -105,20 +134,12 @@ pub fn frames(
         .map(|(number, _)| format!("eq(n\\,{number})"));
     let select = format!("select={}", chosen.collect::<Vec<_>>().join("+"));
     let count = numbers.len().to_string();
-    let arguments = [
-        "-v",
-        "error",
-        "-nostdin",
-        "-protocol_whitelist",
-        "pipe",
-        "-i",
-        "pipe:0",
-        "-map",
-        "0:v:0",
-        "-vf",
-        &select,
-        "-fps_mode",
-        "passthrough",
+    let file = temporary_file(bytes)?;
+    let mut arguments: Vec<OsString> = ["-v", "error", "-nostdin"].map(OsString::from).into();
+    arguments.extend(input_options(&file));
+    let output_options = ["-map", "0:v:0", "-vf", &select, "-fps_mode", "passthrough"];
+    arguments.extend(output_options.map(OsString::from));
+    let raw = [
         "-frames:v",
         &count,
         "-f",
@@ -127,8 +148,9 @@ pub fn frames(
         "rgb24",
         "pipe:1",
     ];
+    arguments.extend(raw.map(OsString::from));
     let expected = kept * 3;
-    let output = run("ffmpeg", &arguments, bytes, expected, deadline(limits))?;
+    let output = run("ffmpeg", &arguments, expected, deadline(limits))?;
     if output.len() as u64 != expected {
         return Err(MediaError::VideoDecoder {
             program: "ffmpeg",
@@ -147,18 +169,17 @@ fn deadline(limits: &Limits) -> Instant {
     Instant::now() + Duration::from_secs_f64(seconds)
 }
 
-/// Runs a program on `input`; returns what it prints, which must be at most `most` bytes.
+/// Runs a program; returns what it prints, which must be at most `most` bytes.
 fn run(
     program: &'static str,
-    arguments: &[&str],
-    input: &[u8],
+    arguments: &[impl AsRef<OsStr>],
     most: u64,
     deadline: Instant,
 ) -> Result<Vec<u8>, MediaError> {
     let failed = |reason: String| MediaError::VideoDecoder { program, reason };
     let spawned = Command::new(program)
         .args(arguments)
-        .stdin(Stdio::piped())
+        .stdin(Stdio::null())
         .stdout(Stdio::piped())
         .stderr(Stdio::piped())
         .spawn();
@@ -169,10 +190,8 @@ fn run(
         }
         Err(error) => return Err(failed(format!("cannot be started: {error}"))),
     };
-    let (stdin, stdout, stderr) = (child.stdin.take(), child.stdout.take(), child.stderr.take());
+    let (stdout, stderr) = (child.stdout.take(), child.stderr.take());
     let output = thread::scope(|scope| {
-        // A program that has read enough closes the pipe, which is not an error.
-        scope.spawn(move || stdin.map(|mut stdin| stdin.write_all(input)));
         let errors = scope.spawn(move || read_at_most(stderr, 4_096));
         let (sender, receiver) = mpsc::channel();
         scope.spawn(move || {
@@ -267,15 +286,15 @@ mod tests {
     #[test]
     fn program_that_hangs_or_floods_is_ended() {
         let soon = || Instant::now() + Duration::from_millis(300);
-        let error = run("sleep", &["30"], b"", 10, soon()).unwrap_err();
+        let error = run("sleep", &["30"], 10, soon()).unwrap_err();
         assert!(error.to_string().contains("took too long"), "{error}");
-        let error = run("yes", &[], b"", 1_000, soon()).unwrap_err();
+        let error = run("yes", &[""; 0], 1_000, soon()).unwrap_err();
         assert!(error.to_string().contains("printed too much"), "{error}");
-        let error = run("false", &[], b"", 1_000, soon()).unwrap_err();
+        let error = run("false", &[""; 0], 1_000, soon()).unwrap_err();
         assert!(error.to_string().contains("failed"), "{error}");
-        let output = run("cat", &[], b"echo", 1_000, soon()).unwrap();
-        assert_eq!(output, b"echo");
-        let error = run("loquat-no-such-program", &[], b"", 1, soon()).unwrap_err();
+        let output = run("echo", &["text"], 1_000, soon()).unwrap();
+        assert_eq!(output, b"text\n");
+        let error = run("loquat-no-such-program", &[""; 0], 1, soon()).unwrap_err();
         assert!(matches!(error, MediaError::NoVideoDecoder), "{error}");
     }
 }
