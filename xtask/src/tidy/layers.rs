@@ -15,6 +15,7 @@ const RULE: &str = "dependency-direction";
 /// (which may use everything else) and the golden judge.
 const LAYERS: &[(&str, &[&str])] = &[
     ("spec", &[]),
+    ("media", &[]),
     ("weights", &["spec"]),
     ("synthetic", &["spec", "weights"]),
     ("text", &["spec", "weights"]),
@@ -219,6 +220,7 @@ mod tests {
         for (directory, package, dependency, granted) in [
             ("crates/weights", "loquat-weights", "loquat-spec", true),
             ("crates/spec", "loquat-spec", "loquat-weights", false),
+            ("crates/media", "loquat-media", "loquat-spec", false),
             (
                 "crates/synthetic",
                 "loquat-synthetic",
