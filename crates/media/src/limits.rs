@@ -47,8 +47,20 @@ impl Default for Limits {
 }
 
 impl Limits {
+    /// Refuses a file of this length.
+    pub fn check_file_bytes(&self, bytes: u64) -> Result<(), MediaError> {
+        check(Quantity::FileBytes, bytes, self.bytes)
+    }
+
+    /// Refuses several items that have more pixels before, or more values after preprocessing, than
+    /// the largest single item may have.
+    pub fn check_together(&self, pixels: u64, values: u64) -> Result<(), MediaError> {
+        check(Quantity::ScannedPixels, pixels, self.scanned_pixels)?;
+        check(Quantity::OutputValues, values, self.output_values)
+    }
+
     pub(crate) fn check_file(&self, bytes: usize) -> Result<(), MediaError> {
-        check(Quantity::FileBytes, bytes as u64, self.bytes)
+        self.check_file_bytes(bytes as u64)
     }
 
     pub(crate) fn check_size(&self, width: u32, height: u32) -> Result<(), MediaError> {

@@ -29,16 +29,22 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("store", &["weights"]),
     ("engine", &["spec", "weights", "text", "session"]),
     ("grammar", &["text", "engine"]),
-    ("chat", &["text", "engine", "grammar"]),
+    (
+        "chat",
+        &["spec", "media", "text", "session", "engine", "grammar"],
+    ),
     (
         "loquat",
         &[
-            "weights", "text", "session", "cpu", "mlx", "store", "engine", "grammar", "chat",
+            "media", "weights", "text", "session", "cpu", "mlx", "store", "engine", "grammar",
+            "chat",
         ],
     ),
     (
         "server",
-        &["session", "text", "engine", "grammar", "chat", "loquat"],
+        &[
+            "media", "session", "text", "engine", "grammar", "chat", "loquat",
+        ],
     ),
     (
         "bench",
