@@ -37,6 +37,7 @@ use loquat_session::transfer::fingerprint;
 use loquat_session::{
     Backend, BackendTraits, ModelSource, OpenError, Plan, Probe, Session, SessionOptions,
 };
+use loquat_spec::{MediaAttention, Role};
 
 use array::{DeviceKind, Ops, Type};
 use device::MlxDevice;
@@ -91,10 +92,18 @@ impl MlxBackend {
                 expected: format!("{}, the type of this model's activations", dtype.name()),
             });
         }
+        if spec.media_attention() == MediaAttention::FirstRow {
+            return Err(OpenError::Unavailable {
+                backend: self.name(),
+                why: "It does not compute prompts that attend both ways.".to_owned(),
+                remedy: "Use `--backend cpu` for this model.".to_owned(),
+            });
+        }
         let layout = Layout::new(spec);
         let matrices = pack::report(weights, dtype);
         let vectors = weights
             .vectors()
+            .filter(|(role, _)| !matches!(role, Role::Vision(_)))
             .map(|(_, vector)| vector.len() * dtype.bytes());
         let weight_bytes =
             matrices.iter().map(|note| note.bytes).sum::<u64>() + vectors.sum::<usize>() as u64;

@@ -345,7 +345,8 @@ pub fn activation_type(spec: &ModelSpec, weights: &Weights, precision: Precision
         return Type::F32;
     }
     let mut values = [(Type::F32, 0), (Type::F16, 0), (Type::BF16, 0)];
-    for (_, matrix) in weights.matrices() {
+    let of_text = |role: &Role| !matches!(role, Role::Vision(_));
+    for (_, matrix) in weights.matrices().filter(|(role, _)| of_text(role)) {
         let own = own_type(matrix.storage());
         for (_, sum) in values.iter_mut().filter(|(of, _)| *of == own) {
             *sum += matrix.rows() as u64 * matrix.cols() as u64;

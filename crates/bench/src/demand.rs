@@ -56,6 +56,8 @@ impl ModelDemand {
                 Role::Embedding if spec.head.tied => head.add(matrix),
                 // A token reads one row of these.
                 Role::Embedding | Role::Positions | Role::PerLayerEmbedding => {}
+                // Read once for each picture.
+                Role::Vision(_) => {}
                 Role::Head => head.add(matrix),
                 Role::Layer(layer, role) if is_expert_role(role) => {
                     if let Some(experts) = experts.get_mut(&layer) {

@@ -38,6 +38,9 @@ pub struct VisionCase {
     arrays: CaseArrays,
 }
 
+/// A shape and its values.
+type ShapedValues = (Vec<usize>, Vec<f32>);
+
 /// The processor's outputs for a case.
 struct CaseArrays(Vec<(String, RawTensor)>);
 
@@ -49,7 +52,7 @@ impl CaseArrays {
             .map(|(_, array)| array)
     }
 
-    fn floats(&self, name: &str) -> Result<Option<(Vec<usize>, Vec<f32>)>, GoldenError> {
+    fn floats(&self, name: &str) -> Result<Option<ShapedValues>, GoldenError> {
         let Some(array) = self.find(name) else {
             return Ok(None);
         };

@@ -84,7 +84,8 @@ pub struct SessionOptions {
     pub kv_tokens: Option<usize>,
     /// Sequences that may be alive at once.
     pub max_sequences: usize,
-    /// Most new tokens over all rows of one step.
+    /// Most new tokens over all rows of one step. A session whose media or prompts must enter a step
+    /// whole allows as many as those have.
     pub max_step_tokens: usize,
     /// CPU threads; `None` uses one per physical core that this process may use.
     pub threads: Option<usize>,

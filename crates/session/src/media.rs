@@ -216,7 +216,9 @@ fn check_view(vision: &VisionSpec, view: &View) -> Result<Grid, SessionError> {
     if frames != 1 && vision.patch.input == PixelInput::Planes {
         return Err(invalid("grid", "a view of planes is one frame"));
     }
-    if vision.fixed_patches().is_some_and(|fixed| fixed != patches) {
+    // A fixed table is one of a square.
+    let is_fixed = |fixed: usize| fixed != patches || rows != cols;
+    if vision.fixed_patches().is_some_and(is_fixed) {
         let why = format!("the tower takes no grid of {rows} × {cols} patches");
         return Err(invalid("grid", why));
     }
@@ -445,5 +447,51 @@ pub fn position_weights(vision: &VisionSpec, grid: Grid) -> Vec<Vec<(usize, f32)
             crate::sampled_positions::weights(side, sampling, grid)
         }
         _ => Vec::new(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn padding_is_removed_as_transformers_does() {
+        // Height and width before, rows and columns of the tiles; rows and columns kept.
+        let table = [
+            ((100, 100), (8, 8), (0..8, 0..8)),
+            ((50, 100), (8, 8), (2..6, 0..8)),
+            ((100, 50), (8, 8), (0..8, 2..6)),
+            ((61, 90), (8, 8), (1..7, 0..8)),
+            // Nothing is left of the thinnest pictures, and nothing panics.
+            ((1, 100_000), (8, 8), (4..4, 0..8)),
+            ((100_000, 1), (8, 8), (0..8, 4..4)),
+            ((1, 100_000), (7, 7), (3..4, 0..7)),
+        ];
+        for (size, tiles, expected) in table {
+            assert_eq!(unpadded(size, tiles), expected, "{size:?} {tiles:?}");
+        }
+    }
+
+    #[test]
+    fn blocks_of_patches_are_row_major_inside() {
+        let grid = Grid {
+            frames: 1,
+            rows: 2,
+            cols: 4,
+        };
+        let places: Vec<_> = patch_places(PatchOrder::Blocks(2), grid).collect();
+        let expected = [
+            (0, 0),
+            (0, 1),
+            (1, 0),
+            (1, 1),
+            (0, 2),
+            (0, 3),
+            (1, 2),
+            (1, 3),
+        ];
+        assert_eq!(places, expected);
+        let places: Vec<_> = patch_places(PatchOrder::RowMajor, grid).collect();
+        assert_eq!(places[..5], [(0, 0), (0, 1), (0, 2), (0, 3), (1, 0)]);
     }
 }

@@ -302,7 +302,7 @@ impl VisionSpec {
         let side = self.projector.merged_side();
         let divides = patches.rows.is_multiple_of(side) && patches.cols.is_multiple_of(side);
         let len = patches.len()?;
-        (divides && len > 0).then_some(Grid {
+        (divides && len > 0).then(|| Grid {
             rows: patches.rows / side,
             cols: patches.cols / side,
             ..patches
@@ -374,6 +374,30 @@ impl VisionSpec {
                 format!("at most {layers}"),
             );
         }
+        let projectors = self.deepstack.iter().map(|stacked| &stacked.projector);
+        for step in projectors
+            .chain([&self.projector])
+            .flat_map(|projector| &projector.steps)
+        {
+            let (ProjectorStep::Merge { side, .. } | ProjectorStep::AveragePool { side }) = step
+            else {
+                continue;
+            };
+            if *side == 0 || *side > MAX_MERGED {
+                let expected = format!("from 1 to {MAX_MERGED}");
+                return invalid("spatial_merge_size", *side, expected);
+            }
+        }
+        let table = match self.positions {
+            None => 1,
+            Some(PatchPositions::Fixed { rows }) => rows - usize::from(self.class_token.is_some()),
+            Some(PatchPositions::Sampled { side, .. }) => side,
+            Some(PatchPositions::PerAxis { len }) => len,
+        };
+        if table == 0 || table > MAX_SIZE {
+            let expected = format!("from 1 to {MAX_SIZE}");
+            return invalid("num_position_embeddings", table, expected);
+        }
         let side = self.projector.merged_side();
         for stacked in &self.deepstack {
             let (after, count) = (stacked.after, self.layers.len());
@@ -404,6 +428,7 @@ impl VisionSpec {
 /// Bounds on counts, so that products of two cannot overflow.
 const MAX_SIZE: usize = 1 << 20;
 const MAX_SIDE: usize = 256;
+const MAX_MERGED: usize = 64;
 const MAX_LAYERS: usize = 1024;
 
 impl ProjectorStep {

@@ -46,9 +46,22 @@ pub fn canonical_name(name: &str) -> Option<String> {
     if !ROOTS.iter().any(|root| bare.starts_with(root)) {
         return None;
     }
-    let wrapped = "vision_tower.vision_model.";
-    Some(match bare.strip_prefix(wrapped) {
-        Some(rest) => format!("vision_tower.{rest}"),
+    // mlx-vlm calls Qwen's tower like others.
+    const QWEN: [&str; 5] = [
+        "blocks.",
+        "patch_embed.",
+        "merger.",
+        "pos_embed.",
+        "deepstack_merger_list.",
+    ];
+    Some(match bare.strip_prefix("vision_tower.") {
+        Some(rest) if QWEN.iter().any(|module| rest.starts_with(module)) => {
+            format!("visual.{rest}")
+        }
+        Some(rest) => {
+            let rest = rest.strip_prefix("vision_model.").unwrap_or(rest);
+            format!("vision_tower.{rest}")
+        }
         None => bare.to_owned(),
     })
 }
@@ -232,5 +245,51 @@ fn fused_part(vision: &VisionSpec, kind: Kind, part: usize) -> Layout {
         },
         total: 3 * rows,
         ..Layout::whole(kind)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::canonical_name;
+
+    #[test]
+    fn names_of_all_versions_are_one() {
+        let table = [
+            (
+                "vision_tower.vision_model.encoder.x",
+                Some("vision_tower.encoder.x"),
+            ),
+            (
+                "model.vision_tower.vision_model.encoder.x",
+                Some("vision_tower.encoder.x"),
+            ),
+            (
+                "model.vision_tower.encoder.x",
+                Some("vision_tower.encoder.x"),
+            ),
+            (
+                "vision_tower.patch_embedder.x",
+                Some("vision_tower.patch_embedder.x"),
+            ),
+            ("vision_tower.blocks.0.x", Some("visual.blocks.0.x")),
+            ("model.visual.blocks.0.x", Some("visual.blocks.0.x")),
+            ("visual.merger.x", Some("visual.merger.x")),
+            (
+                "model.multi_modal_projector.x",
+                Some("multi_modal_projector.x"),
+            ),
+            (
+                "vision_model.model.layers.0.x",
+                Some("vision_model.model.layers.0.x"),
+            ),
+            ("model.connector.x", Some("connector.x")),
+            ("image_newline", Some("image_newline")),
+            ("model.language_model.layers.0.x", None),
+            ("audio_tower.x", None),
+            ("lm_head.weight", None),
+        ];
+        for (name, expected) in table {
+            assert_eq!(canonical_name(name).as_deref(), expected, "{name}");
+        }
     }
 }

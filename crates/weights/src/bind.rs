@@ -82,6 +82,38 @@ pub fn bind(
     }
 }
 
+/// Whether the vision part of `spec` could be bound.
+pub fn check_vision(
+    spec: &ModelSpec,
+    naming: &VisionNaming,
+    tensors: &[RawTensor],
+    quantization: Option<&MlxQuantization>,
+) -> Result<(), WeightsError> {
+    match find_vision(spec, naming, tensors, quantization)? {
+        Some((_, mismatch)) if mismatch != Mismatch::default() => {
+            Err(WeightsError::Binding(mismatch))
+        }
+        _ => Ok(()),
+    }
+}
+
+fn find_vision<'a>(
+    spec: &ModelSpec,
+    naming: &VisionNaming,
+    tensors: &'a [RawTensor],
+    quantization: Option<&'a MlxQuantization>,
+) -> Result<Option<(Vec<Found<'a>>, Mismatch)>, WeightsError> {
+    let Some(vision) = &spec.vision else {
+        return Ok(None);
+    };
+    let wanted = Wanted {
+        slots: naming.slots(vision, spec.hidden_size),
+        conv_shape: ConvShape::ChannelFirst,
+        ignores: &|name| naming.ignores(vision, name),
+    };
+    find(wanted, tensors, quantization).map(Some)
+}
+
 /// Adds the vision part of `spec` to `weights`; its tensors have canonical names.
 pub fn bind_vision(
     weights: &mut Weights,
@@ -90,15 +122,9 @@ pub fn bind_vision(
     tensors: &[RawTensor],
     quantization: Option<&MlxQuantization>,
 ) -> Result<(), WeightsError> {
-    let Some(vision) = &spec.vision else {
+    let Some((found, mismatch)) = find_vision(spec, naming, tensors, quantization)? else {
         return Ok(());
     };
-    let wanted = Wanted {
-        slots: naming.slots(vision, spec.hidden_size),
-        conv_shape: ConvShape::ChannelFirst,
-        ignores: &|name| naming.ignores(vision, name),
-    };
-    let (found, mismatch) = find(wanted, tensors, quantization)?;
     if mismatch != Mismatch::default() {
         return Err(WeightsError::Binding(mismatch));
     }

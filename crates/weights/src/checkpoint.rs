@@ -8,7 +8,7 @@ use loquat_spec::{
     vision_tensor_name,
 };
 
-use crate::bind::{Weights, bind, bind_vision, fit};
+use crate::bind::{Weights, bind, bind_vision, check_vision, fit};
 use crate::gguf::{Gguf, Metadata};
 use crate::quantization::MlxQuantization;
 use crate::{
@@ -215,8 +215,21 @@ impl Checkpoint {
             &tensors,
             quantization.as_ref(),
         )?;
-        if vision.is_some() {
-            spec.vision = described.vision.as_ref().map(|known| known.spec.clone());
+        if let Some((part, known)) = vision.as_ref().zip(described.vision.as_ref()) {
+            spec.vision = Some(known.spec.clone());
+            let fits = check_vision(
+                &spec,
+                &part.naming,
+                &part.tensors,
+                part.quantization.as_ref(),
+            );
+            // Text works without it: a tool may have renamed or dropped a part.
+            if let Err(error) = fits
+                && known.spec.attention != MediaAttention::FirstRow
+            {
+                (spec.vision, spec.vision_refusal) = (None, Some(error.to_string()));
+                vision = None;
+            }
         }
         Ok(Self {
             spec,
@@ -355,19 +368,47 @@ fn text_model(tensors: Vec<RawTensor>) -> Vec<RawTensor> {
 fn vision_part(tensors: &[RawTensor]) -> Vec<RawTensor> {
     let own = tensors.iter().filter_map(|tensor| {
         let name = vision_tensor_name(&tensor.name)?;
+        let tensor = RawTensor {
+            name,
+            ..channels_first(tensor)
+        };
         let mut shape = tensor.shape.clone();
         if let [rows, rest @ ..] = shape.as_slice()
             && rest.len() >= 3
         {
             shape = vec![*rows, rest.iter().product()];
         }
-        Some(RawTensor {
-            name,
-            shape,
-            ..tensor.clone()
-        })
+        Some(RawTensor { shape, ..tensor })
     });
     own.collect()
+}
+
+/// A convolution's weights as transformers stores them: MLX has the channels last.
+fn channels_first(tensor: &RawTensor) -> RawTensor {
+    let shape = &tensor.shape;
+    let (outer, kernel, channels) = match *shape.as_slice() {
+        [outer, height, width, channels] if height == width && channels != width => {
+            (outer, height * width, channels)
+        }
+        [outer, frames, height, width, channels] if height == width && channels != width => {
+            (outer, frames * height * width, channels)
+        }
+        _ => return tensor.clone(),
+    };
+    let bytes = tensor.dtype.block_bytes();
+    let mut moved = Vec::with_capacity(tensor.data.len());
+    for row in 0..outer {
+        for channel in 0..channels {
+            for place in 0..kernel {
+                let at = ((row * kernel + place) * channels + channel) * bytes;
+                moved.extend_from_slice(tensor.data.get(at..at + bytes).unwrap_or_default());
+            }
+        }
+    }
+    let mut shape = vec![outer, channels];
+    shape.extend_from_slice(&tensor.shape[1..tensor.shape.len() - 1]);
+    let data = Blob::from_vec(moved);
+    RawTensor::new(&tensor.name, tensor.dtype, shape, data).unwrap_or_else(|_| tensor.clone())
 }
 
 /// `None` for tensors of the image or audio parts.

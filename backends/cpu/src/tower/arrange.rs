@@ -57,8 +57,10 @@ pub fn tiled(
                 plane = plane.resized(rows, cols, width);
             }
             let mut out = base.to_vec();
-            for row in plane.values.chunks_exact(plane.cols * width) {
-                out.extend_from_slice(row);
+            let row_len = plane.cols * width;
+            for row in 0..plane.rows {
+                // A row may be all padding.
+                out.extend_from_slice(&plane.values[row * row_len..(row + 1) * row_len]);
                 out.extend_from_slice(end);
             }
             out

@@ -6,9 +6,9 @@ use loquat_spec::{
     BlockHalf, ClampBound, LayerRole as R, ModelSpec, Norm as NormSpec, PatchPositions, Projector,
     ProjectorStep, Role, StepTensor, VisionRole as V, VisionSpec,
 };
-use loquat_weights::{FileWatch, Weights, WeightsError};
+use loquat_weights::{FileWatch, Weights};
 
-use super::project::{LoadedMatrix, LoadedStep};
+use super::project::{GatedStep, LoadedMatrix, LoadedStep};
 use super::{Clamp, Matrix, Tower, TowerLayer};
 use crate::linear::Linear;
 use crate::model::Norm;
@@ -99,7 +99,7 @@ impl Loader<'_, '_> {
                 let at = values.len();
                 values.resize(at + hidden, 0.0);
                 let decoded = table.decode_row(row, &mut values[at..]);
-                decoded.map_err(|fault| OpenError::Weights(WeightsError::from(fault)))?;
+                decoded.map_err(OpenError::Weights)?;
             }
         }
         Ok(values)
@@ -239,17 +239,17 @@ impl Loader<'_, '_> {
                 weight: self.optional(role(StepTensor::Weight)).unwrap_or_default(),
                 bias: self.optional(role(StepTensor::Bias)).unwrap_or_default(),
             }),
-            ProjectorStep::Linear { .. } => LoadedStep::Linear(LoadedMatrix(Matrix {
+            ProjectorStep::Linear { .. } => LoadedStep::Linear(Box::new(LoadedMatrix(Matrix {
                 linear: self.linear(role(StepTensor::Weight))?,
                 bias: self.optional(role(StepTensor::Bias)),
                 clamp: None,
-            })),
-            ProjectorStep::Gated(dense) => LoadedStep::Gated {
+            }))),
+            ProjectorStep::Gated(dense) => LoadedStep::Gated(Box::new(GatedStep {
                 spec: *dense,
                 gate: plain(self.linear(role(StepTensor::Gate))?),
                 up: plain(self.linear(role(StepTensor::Up))?),
                 down: plain(self.linear(role(StepTensor::Down))?),
-            },
+            })),
         })
     }
 }

@@ -7,27 +7,22 @@ use crate::model::Norm;
 
 /// A step of a projector with its weights.
 pub enum LoadedStep {
-    Merge {
-        side: usize,
-        values: MergeOrder,
-    },
-    AveragePool {
-        side: usize,
-    },
+    Merge { side: usize, values: MergeOrder },
+    AveragePool { side: usize },
     Scale(f32),
-    Standardize {
-        bias: Vec<f32>,
-        scale: Vec<f32>,
-    },
+    Standardize { bias: Vec<f32>, scale: Vec<f32> },
     Norm(Norm),
-    Linear(LoadedMatrix),
+    Linear(Box<LoadedMatrix>),
     Activation(Activation),
-    Gated {
-        spec: Dense,
-        gate: LoadedMatrix,
-        up: LoadedMatrix,
-        down: LoadedMatrix,
-    },
+    Gated(Box<GatedStep>),
+}
+
+/// `down(activation(gate(x)) * up(x))`
+pub struct GatedStep {
+    pub spec: Dense,
+    pub gate: LoadedMatrix,
+    pub up: LoadedMatrix,
+    pub down: LoadedMatrix,
 }
 
 /// Opaque outside of the tower.
@@ -90,12 +85,13 @@ impl Rows {
                 let values = (&mut self.values[..], self.width);
                 activate(compute, *activation, values, &mut []);
             }
-            LoadedStep::Gated {
-                spec,
-                gate,
-                up,
-                down,
-            } => {
+            LoadedStep::Gated(step) => {
+                let GatedStep {
+                    spec,
+                    gate,
+                    up,
+                    down,
+                } = &**step;
                 let width = self.width;
                 let mut inner = self.multiply(compute, gate);
                 self.width = width;

@@ -36,11 +36,14 @@ fn assert_source_conforms(
         tolerance: 0.0,
         media,
     };
-    for (check, outcome) in run(&subject) {
-        if let Err(reason) = outcome {
-            panic!("{what} ({precision:?}, {kv_format:?}), {check}: {reason}");
-        }
-    }
+    let failures: Vec<String> = run(&subject)
+        .into_iter()
+        .filter_map(|(check, outcome)| Some(format!("{check}: {}", outcome.err()?)))
+        .collect();
+    assert!(
+        failures.is_empty(),
+        "{what} ({precision:?}, {kv_format:?}): {failures:#?}"
+    );
 }
 
 #[test]

@@ -3,6 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 
+use loquat_spec::Role;
 use loquat_weights::{Matrix, Storage, Weights};
 
 use super::form::{Form, float_type};
@@ -39,7 +40,10 @@ pub fn predict_bytes(stack: &[Matrix], dtype: Type) -> u64 {
 
 /// One note per format of the model, largest first.
 pub fn report(weights: &Weights, dtype: Type) -> Vec<MatrixNote> {
-    let roles: BTreeSet<_> = weights.matrices().map(|(role, _)| role).collect();
+    // The tower is not loaded: this backend takes no media yet.
+    let of_text = |role: &Role| !matches!(role, Role::Vision(_));
+    let roles = weights.matrices().map(|(role, _)| role).filter(of_text);
+    let roles: BTreeSet<_> = roles.collect();
     let mut sums: BTreeMap<(String, String), u64> = BTreeMap::new();
     for stack in roles.into_iter().filter_map(|role| weights.stack(role)) {
         let Some(first) = stack.first() else {

@@ -225,13 +225,7 @@ pub fn from_config(config: &Config) -> Result<Described, SpecError> {
     let mut spec = (family.from_config)(text)?;
     spec.validate()?;
     let vision = match vision.map(|vision| (vision, vision.describe(config, &spec))) {
-        Some((_, Ok((vision, naming)))) => {
-            vision.validate(spec.hidden_size, spec.layers.len())?;
-            Some(DescribedVision {
-                spec: vision,
-                naming,
-            })
-        }
+        Some((_, Ok((spec, naming)))) => Some(DescribedVision { spec, naming }),
         Some((family, Err(error))) if family.is_essential() => return Err(error),
         // Text works without it, and files of text alone are common.
         Some((_, Err(error))) => {

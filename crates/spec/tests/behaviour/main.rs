@@ -16,3 +16,4 @@ mod hybrid_configs;
 mod naming;
 mod refusals;
 mod refused;
+mod vision_configs;

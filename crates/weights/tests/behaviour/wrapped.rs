@@ -103,3 +103,19 @@ fn wrapped_quantization_table_uses_file_names() {
     let up = loquat_spec::Role::Layer(0, loquat_spec::LayerRole::Up);
     assert_eq!(weights.matrix(up).unwrap().format(), "affine 8-bit g32");
 }
+
+#[test]
+fn unknown_vision_tensors_leave_text_working() {
+    let mut folder = wrapped(|name| format!("language_model.{name}"));
+    folder.config["model_type"] = json!("gemma3");
+    add_zeros(&mut folder, "vision_tower.encoder.weight");
+    let checkpoint = folder.open().unwrap();
+    assert!(checkpoint.spec.vision.is_none());
+    let refusal = checkpoint
+        .spec
+        .vision_refusal
+        .as_deref()
+        .unwrap_or_default();
+    assert!(refusal.contains("vision_tower"), "{refusal}");
+    checkpoint.bind().unwrap();
+}

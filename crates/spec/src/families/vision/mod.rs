@@ -85,6 +85,7 @@ impl VisionFamily {
             field: outer.path("vision_config"),
         })?;
         let spec = (self.from_config)(&VisionConfig { outer, tower, text })?;
+        spec.validate(text.hidden_size, text.layers.len())?;
         Ok((spec, self.naming))
     }
 

@@ -88,8 +88,8 @@ pub(super) fn tower(config: &Config, sizes: &Sizes, norm: Norm) -> Result<Vision
 pub(super) fn merge_size(config: &Config) -> Result<usize, SpecError> {
     let field = "spatial_merge_size";
     match config.usize_or(field, 2)? {
-        0 => Err(SpecError::invalid(config.path(field), 0, "at least 1")),
-        side => Ok(side),
+        side @ 1..=64 => Ok(side),
+        side => Err(SpecError::invalid(config.path(field), side, "from 1 to 64")),
     }
 }
 
@@ -98,7 +98,7 @@ fn merger(spec: &VisionSpec, norm: Norm, side: usize, text_hidden: usize) -> Vec
     vec![
         ProjectorStep::Norm(norm),
         merge(side),
-        linear(spec.hidden_size * side * side, true),
+        linear(spec.hidden_size.saturating_mul(side * side), true),
         ProjectorStep::Activation(Activation::Gelu),
         linear(text_hidden, true),
     ]

@@ -58,7 +58,7 @@ fn from_config(config: &VisionConfig<'_>) -> Result<VisionSpec, SpecError> {
         sampling: Sampling::BilinearCorners,
     });
     let side = merge_size(&config.tower)?;
-    let between = sizes.hidden * side * side;
+    let between = sizes.hidden.saturating_mul(side * side);
     let last = [
         linear(between, true),
         ProjectorStep::Activation(Activation::Gelu),
