@@ -82,3 +82,28 @@ impl<'de> Deserialize<'de> for Video {
         Ok(Self::from_bytes(bytes))
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use crate::{ContentPart, Detail, Image, Message, Video};
+
+    #[test]
+    fn messages_with_media_round_trip() {
+        let parts: Vec<ContentPart> = vec![
+            Image::from_bytes(vec![1, 2, 3]).into(),
+            Image::from_rgb8(1, 1, vec![4, 5, 6])
+                .expect("one pixel")
+                .with_detail(Detail::Low)
+                .into(),
+            Video::from_bytes(vec![7]).into(),
+            "What is this?".into(),
+        ];
+        let message = Message::user(parts);
+        let stored = serde_json::to_string(&message).expect("JSON");
+        let read: Message = serde_json::from_str(&stored).expect("a message");
+        assert_eq!(read, message);
+        let text = r#"{"role":"user","content":["a","b"]}"#;
+        let read: Message = serde_json::from_str(text).expect("a message");
+        assert_eq!(read.content.joined(), "a\nb");
+    }
+}

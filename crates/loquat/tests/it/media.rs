@@ -143,7 +143,7 @@ fn images_and_videos_give_the_reference_answers() {
 }
 
 #[test]
-fn equal_images_are_encoded_once_and_different_ones_differ() {
+fn equal_images_share_one_encoding() {
     let Some((model, images)) = qwen() else {
         return;
     };

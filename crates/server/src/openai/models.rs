@@ -218,7 +218,9 @@ mod tests {
                 "tools": true,
                 "reasoning": true,
                 "embeddings": list["data"][1]["capabilities"]["embeddings"],
+                "vision": false,
             },
+            "input_modalities": ["text"],
         });
         assert_eq!(list["data"][1], expected);
     }
