@@ -98,7 +98,7 @@ fn openai(url: &str) -> Value {
         { "type": "text", "text": QUESTION },
     ]);
     json!({
-        "model": MODEL, "max_tokens": 12, "temperature": 0,
+        "model": MODEL, "max_tokens": 16, "temperature": 0,
         "messages": [{ "role": "user", "content": content }],
     })
 }
@@ -106,7 +106,7 @@ fn openai(url: &str) -> Value {
 /// A request for each dialect: path, body, and the pointers to its text and prompt tokens.
 fn requests(data: &str) -> Vec<(&'static str, Value, &'static str, &'static str)> {
     let url = format!("data:image/png;base64,{data}");
-    let options = json!({ "temperature": 0, "num_predict": 12 });
+    let options = json!({ "temperature": 0, "num_predict": 16 });
     vec![
         (
             "/v1/chat/completions",
@@ -129,7 +129,7 @@ fn requests(data: &str) -> Vec<(&'static str, Value, &'static str, &'static str)
         (
             "/v1/messages",
             json!({
-                "model": MODEL, "max_tokens": 12, "temperature": 0,
+                "model": MODEL, "max_tokens": 16, "temperature": 0,
                 "messages": [{ "role": "user", "content": [
                     { "type": "image", "source":
                         { "type": "base64", "media_type": "image/png", "data": data } },
@@ -171,8 +171,9 @@ async fn every_dialect_answers_about_images() {
         let mut texts = Vec::new();
         for (path, body, text, tokens) in requests(&data) {
             let answer = ask(&server, path, &body).await;
+            // A reply of special tokens has no text, and in some dialects no part.
             let found = answer.pointer(text).and_then(Value::as_str);
-            let found = found.unwrap_or_else(|| panic!("{path}: {answer}"));
+            let found = found.unwrap_or_default();
             let count = |pointer: &str| answer.pointer(pointer).and_then(Value::as_u64);
             // Anthropic counts tokens from the cache apart.
             let cached = count("/usage/cache_read_input_tokens");
@@ -183,10 +184,7 @@ async fn every_dialect_answers_about_images() {
         }
         let first = texts[0].1.clone();
         for (path, text) in &texts {
-            assert!(
-                text.starts_with(&first) || *text == first,
-                "{path}: {text} {first}"
-            );
+            assert_eq!(*text, first, "{path}");
         }
         answers.push(first);
     }
