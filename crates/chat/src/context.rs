@@ -11,7 +11,7 @@ use crate::prompt::Quoters;
 use crate::quote::Quoter;
 use crate::template_traits::TemplateTraits;
 use crate::thinking;
-use crate::{Effort, Thinking};
+use crate::{Effort, MediaReader, Thinking};
 
 /// A model's tokenizer, chat template, output formats and grammars. Clones share them.
 #[derive(Debug, Clone)]
@@ -19,12 +19,22 @@ pub struct ChatContext {
     inner: Arc<Inner>,
 }
 
+/// What a model makes of media.
+#[derive(Debug, Clone)]
+enum MediaSupport {
+    Reads(Box<MediaReader>),
+    /// Why not.
+    Refuses(String),
+}
+
 #[derive(Debug)]
 struct Inner {
     tokenizer: Tokenizer,
     template: Option<ChatTemplate>,
     format: OutputFormat,
+    overrides: FormatOverrides,
     grammars: Grammars,
+    media: MediaSupport,
     /// Special tokens that are marks of the format; the parser needs their text.
     shown: Vec<u32>,
     traits: OnceLock<TemplateTraits>,
@@ -42,13 +52,48 @@ impl ChatContext {
         grammars: Grammars,
         overrides: FormatOverrides,
     ) -> Self {
+        let media = MediaSupport::Refuses("this model reads text only".to_owned());
+        Self::build(tokenizer, template, grammars, overrides, media)
+    }
+
+    /// The same context for a model that reads media.
+    pub fn with_media(&self, reader: MediaReader) -> Self {
+        self.with_media_support(MediaSupport::Reads(Box::new(reader)))
+    }
+
+    /// The same context, which refuses media for this reason.
+    pub fn without_media(&self, why: impl Into<String>) -> Self {
+        self.with_media_support(MediaSupport::Refuses(why.into()))
+    }
+
+    fn with_media_support(&self, media: MediaSupport) -> Self {
+        let Inner {
+            tokenizer,
+            template,
+            grammars,
+            overrides,
+            ..
+        } = &*self.inner;
+        let (tokenizer, template) = (tokenizer.clone(), template.clone());
+        Self::build(tokenizer, template, grammars.clone(), *overrides, media)
+    }
+
+    fn build(
+        tokenizer: Tokenizer,
+        template: Option<ChatTemplate>,
+        grammars: Grammars,
+        overrides: FormatOverrides,
+        media: MediaSupport,
+    ) -> Self {
         let format = OutputFormat::for_model(template.as_ref(), &tokenizer, overrides);
         let shown = shown_special(&tokenizer, format);
         let inner = Inner {
             tokenizer,
             template,
             format,
+            overrides,
             grammars,
+            media,
             shown,
             traits: OnceLock::new(),
             others: OnceLock::new(),
@@ -91,6 +136,29 @@ impl ChatContext {
         &self.inner.grammars
     }
 
+    /// How media are read, if the model reads any.
+    pub fn media_reader(&self) -> Option<&MediaReader> {
+        match &self.inner.media {
+            MediaSupport::Reads(reader) => Some(reader),
+            MediaSupport::Refuses(_) => None,
+        }
+    }
+
+    /// Why media are refused, if they are.
+    pub fn media_refusal(&self) -> Option<&str> {
+        match &self.inner.media {
+            MediaSupport::Reads(_) => None,
+            MediaSupport::Refuses(why) => Some(why),
+        }
+    }
+
+    fn media_markers(&self) -> Vec<&str> {
+        let markers = self.media_reader().map(MediaReader::markers);
+        let markers = markers.map(|markers| [markers.image, markers.video]);
+        let markers = markers.into_iter().flatten();
+        markers.filter(|marker| !marker.is_empty()).collect()
+    }
+
     pub(crate) fn shown_special(&self) -> &[u32] {
         &self.inner.shown
     }
@@ -98,14 +166,19 @@ impl ChatContext {
     /// Probed once.
     pub(crate) fn template_traits(&self) -> TemplateTraits {
         let template = self.template();
-        let probe = || template.map(TemplateTraits::probe).unwrap_or_default();
+        let image = self.media_reader().map(|reader| reader.markers().image);
+        let probe = || {
+            let traits = template.map(|template| TemplateTraits::probe(template, image));
+            traits.unwrap_or_default()
+        };
         *self.inner.traits.get_or_init(probe)
     }
 
     pub(crate) fn quoters(&self) -> Quoters<'_> {
         let inner = &*self.inner;
-        let others = || Quoter::new(&inner.tokenizer);
-        let replies = || Quoter::for_replies(&inner.tokenizer, &inner.shown);
+        let markers = self.media_markers();
+        let others = || Quoter::new(&inner.tokenizer, &markers);
+        let replies = || Quoter::for_replies(&inner.tokenizer, &inner.shown, &markers);
         Quoters {
             others: inner.others.get_or_init(others),
             replies: inner.replies.get_or_init(replies),

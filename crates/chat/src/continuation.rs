@@ -1,6 +1,6 @@
 //! Prompts that end within the assistant's last message, which the reply continues.
 
-use crate::{ChatError, Message, MessageContent, Role};
+use crate::{ChatError, ContentPart, Message, MessageContent, Role};
 
 /// A Unicode noncharacter at the end of the message. Templates write whatever ends a turn behind
 /// it, and do not trim the text before it.
@@ -16,8 +16,8 @@ pub(crate) fn mark_end(messages: &[Message]) -> Result<Vec<Message>, ChatError> 
     match &mut last.content {
         MessageContent::Text(text) => text.push(END),
         MessageContent::Parts(parts) => match parts.last_mut() {
-            Some(part) => part.push(END),
-            None => parts.push(END.to_string()),
+            Some(ContentPart::Text(part)) => part.push(END),
+            _ => parts.push(ContentPart::Text(END.to_string())),
         },
     }
     Ok(marked)

@@ -1,6 +1,7 @@
 //! Errors of this crate.
 
 use loquat_grammar::GrammarError;
+use loquat_media::MediaError;
 use loquat_text::{Blame, TextError};
 
 /// Every error of this crate.
@@ -84,6 +85,26 @@ pub enum ChatError {
         why: String,
     },
 
+    /// The model does not read images or videos.
+    #[error("`{field}` is {kind}, and {why}")]
+    MediaUnsupported {
+        /// The field, or the place among the messages.
+        field: String,
+        /// `an image` or `a video`.
+        kind: &'static str,
+        /// What the model lacks.
+        why: String,
+    },
+
+    /// An image or a video cannot be used.
+    #[error("`{field}`: {source}")]
+    Media {
+        /// The field, or the place among the messages.
+        field: String,
+        /// What is wrong with it.
+        source: MediaError,
+    },
+
     /// A constraint does not compile.
     #[error("`{field}`: {source}")]
     Grammar {
@@ -104,6 +125,9 @@ impl ChatError {
         match self {
             Self::Text(error) => error.blame(),
             Self::Grammar { source, .. } if !source.is_request_fault() => Blame::System,
+            Self::Media { source, .. } if source.blame() == loquat_media::Blame::Model => {
+                Blame::System
+            }
             _ => Blame::Request,
         }
     }

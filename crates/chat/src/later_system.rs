@@ -19,7 +19,7 @@ pub(crate) fn joined(messages: &[Message]) -> Option<Vec<Message>> {
         }
         match turns.last_mut() {
             Some(last) if follows_removed && are_one_users(last, message) => {
-                last.content = join([&last.content, &message.content]).into();
+                last.content = join_users(&last.content, &message.content);
             }
             _ => turns.push(message.clone()),
         }
@@ -46,12 +46,20 @@ fn join<'a>(contents: impl IntoIterator<Item = &'a MessageContent>) -> String {
     texts.join("\n\n")
 }
 
+/// Messages of the user, of which either may have media.
+fn join_users(one: &MessageContent, other: &MessageContent) -> MessageContent {
+    if !one.has_media() && !other.has_media() {
+        return join([one, other]).into();
+    }
+    let mut parts = one.clone().into_parts();
+    parts.extend(other.clone().into_parts());
+    MessageContent::from_parts(parts)
+}
+
 /// Whether a prompt has the texts of all system messages after the first message.
 pub(crate) fn are_in(prompt: &str, messages: &[Message]) -> bool {
-    later(messages).all(|message| match &message.content {
-        MessageContent::Text(text) => prompt.contains(text.trim()),
-        MessageContent::Parts(parts) => parts.iter().all(|part| prompt.contains(part.trim())),
-    })
+    let is_in = |text: &str| prompt.contains(text.trim());
+    later(messages).all(|message| message.content.texts().all(is_in))
 }
 
 fn later(messages: &[Message]) -> impl Iterator<Item = &Message> {

@@ -1,21 +1,23 @@
 //! Lowers a chat request to a generate request.
 
 use std::collections::HashSet;
+use std::sync::Arc;
 
-use loquat_engine::GenerateRequest;
+use loquat_engine::{GenerateRequest, PromptMedia, join_spans};
 use loquat_text::format::{CallFormat, HERMES, OutputFormat, ParseOptions, ToolSignature};
 use loquat_text::{ChatInput, ChatTemplate, Tokenizer};
 use serde_json::{Map, Value};
 
 use crate::context::ChatContext;
+use crate::media_prompt::{MediaMarkers, MessageMedia, check_roles, message_media};
 use crate::prompt::Quoters;
 use crate::quote::RenderedPrompt;
 use crate::reasoning_gate::ReplyStart;
 use crate::reply_rules::ReplyRules;
 use crate::template_traits::TemplateTraits;
 use crate::{
-    ChatError, ChatRequest, Effort, Message, ReplyOpening, ReplyParser, Role, Tool, ToolChoice,
-    continuation, later_system, plain_tools, prompt, thinking,
+    ChatError, ChatRequest, Effort, MediaReader, Message, ReplyOpening, ReplyParser, Role, Tool,
+    ToolChoice, continuation, later_system, plain_tools, prompt, thinking,
 };
 
 /// A chat request lowered for the engine, and the parser of its reply.
@@ -34,7 +36,7 @@ impl ChatContext {
     /// Renders the conversation and opens the assistant's turn or continues its last message. The
     /// model's end tokens end it.
     pub fn lower(&self, request: ChatRequest) -> Result<LoweredChat, ChatError> {
-        self.lower_with(request, self.tokenizer())
+        self.lower_with(request, self.tokenizer(), &|| false)
     }
 
     /// The same, unless the result becomes unwanted while the prompt is encoded; see
@@ -44,7 +46,10 @@ impl ChatContext {
         request: ChatRequest,
         is_unwanted: impl Fn() -> bool + Send + Sync + 'static,
     ) -> Result<LoweredChat, ChatError> {
-        self.lower_with(request, &self.tokenizer().interruptible(is_unwanted))
+        let is_unwanted = Arc::new(is_unwanted);
+        let of_encoder = Arc::clone(&is_unwanted);
+        let encoder = self.tokenizer().interruptible(move || of_encoder());
+        self.lower_with(request, &encoder, &*is_unwanted)
     }
 
     /// `encoder` encodes the prompt. Nothing keeps it.
@@ -52,6 +57,7 @@ impl ChatContext {
         &self,
         request: ChatRequest,
         encoder: &Tokenizer,
+        is_unwanted: &dyn Fn() -> bool,
     ) -> Result<LoweredChat, ChatError> {
         let WrittenPrompt {
             prompt,
@@ -59,6 +65,7 @@ impl ChatContext {
         } = self.write_prompt(&request, true)?;
         let text = prompt.text();
         let start = reply_start(self.format(), &text, &request);
+        let (tokens, media) = self.encode_prompt(&prompt, &request, encoder, is_unwanted)?;
         let ChatRequest {
             messages: _,
             tools,
@@ -86,7 +93,8 @@ impl ChatContext {
         };
         let offers_calls = rules.offers_calls();
         let generate = GenerateRequest {
-            prompt: prompt.encode(encoder)?,
+            prompt: tokens,
+            media,
             max_tokens,
             sampling,
             stop_ids: tokenizer.eos_ids().to_vec(),
@@ -120,10 +128,9 @@ impl ChatContext {
         Ok(written.prompt.text().into_owned())
     }
 
-    /// The prompt as tokens.
+    /// The prompt as tokens. Positions of media have the model's placeholder tokens.
     pub fn tokens(&self, request: &ChatRequest, reply: bool) -> Result<Vec<u32>, ChatError> {
-        let written = self.write_prompt(request, reply)?;
-        Ok(written.prompt.encode(self.tokenizer())?)
+        self.count_with(request, reply, self.tokenizer())
     }
 
     /// The same, unless they become unwanted meanwhile; see [`Tokenizer::interruptible`].
@@ -133,16 +140,58 @@ impl ChatContext {
         reply: bool,
         is_unwanted: impl Fn() -> bool + Send + Sync + 'static,
     ) -> Result<Vec<u32>, ChatError> {
-        let written = self.write_prompt(request, reply)?;
         let encoder = self.tokenizer().interruptible(is_unwanted);
-        Ok(written.prompt.encode(&encoder)?)
+        self.count_with(request, reply, &encoder)
+    }
+
+    fn count_with(
+        &self,
+        request: &ChatRequest,
+        reply: bool,
+        encoder: &Tokenizer,
+    ) -> Result<Vec<u32>, ChatError> {
+        let prompt = self.write_prompt(request, reply)?.prompt;
+        let media = message_media(&request.messages);
+        match self.reader_for(&media) {
+            Some(reader) => reader.tokens(&prompt, &media, encoder),
+            None => Ok(prompt.encode(encoder)?),
+        }
+    }
+
+    /// The reader, unless the prompt needs none.
+    fn reader_for(&self, media: &[MessageMedia<'_>]) -> Option<&MediaReader> {
+        let is_needed = |reader: &&MediaReader| !media.is_empty() || reader.frames_text();
+        self.media_reader().filter(is_needed)
+    }
+
+    fn encode_prompt(
+        &self,
+        prompt: &RenderedPrompt,
+        request: &ChatRequest,
+        encoder: &Tokenizer,
+        is_unwanted: &dyn Fn() -> bool,
+    ) -> Result<(Vec<u32>, Vec<PromptMedia>), ChatError> {
+        let media = message_media(&request.messages);
+        match self.reader_for(&media) {
+            Some(reader) => {
+                let spans = reader.spans(prompt, &media, encoder, is_unwanted)?;
+                Ok(join_spans(spans))
+            }
+            None => Ok((prompt.encode(encoder)?, Vec::new())),
+        }
     }
 
     fn write_prompt(&self, request: &ChatRequest, reply: bool) -> Result<WrittenPrompt, ChatError> {
+        let media = message_media(&request.messages);
+        if let (Some(first), Some(why)) = (media.first(), self.media_refusal()) {
+            return Err(first.unsupported(why));
+        }
+        check_roles(&request.messages)?;
         let writer = PromptWriter {
             template: self.template().ok_or(ChatError::NoTemplate)?,
             boundaries: &BoundaryTokens::from_tokenizer(self.tokenizer()),
             traits: self.template_traits(),
+            markers: self.media_reader().map(MediaReader::markers),
             calls: self.format().calls,
             quoters: (!request.read_special).then(|| self.quoters()),
         };
@@ -192,7 +241,8 @@ pub fn render(
     let writer = PromptWriter {
         template,
         boundaries,
-        traits: TemplateTraits::probe(template),
+        traits: TemplateTraits::probe(template, None),
+        markers: None,
         calls: None,
         quoters: None,
     };
@@ -207,6 +257,7 @@ struct PromptWriter<'a> {
     template: &'a ChatTemplate,
     boundaries: &'a BoundaryTokens,
     traits: TemplateTraits,
+    markers: Option<MediaMarkers<'a>>,
     /// The format the reply is parsed in, if it is parsed.
     calls: Option<&'static CallFormat>,
     quoters: Option<Quoters<'a>>,
@@ -327,7 +378,7 @@ impl PromptWriter<'_> {
         reply: bool,
     ) -> Result<String, ChatError> {
         Ok(self.template.render(&ChatInput {
-            messages: prompt::messages(messages, self.traits, self.quoters)?,
+            messages: prompt::messages(messages, (self.traits, self.markers), self.quoters)?,
             tools,
             add_generation_prompt: reply,
             bos_token: self.boundaries.bos_token.clone(),

@@ -2,6 +2,8 @@
 
 use std::fmt;
 
+use crate::{Image, Video};
+
 /// The author of a message.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
@@ -118,38 +120,153 @@ impl Message {
     }
 }
 
-/// The text of a message.
+/// The content of a message.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[cfg_attr(feature = "serde", serde(untagged))]
 pub enum MessageContent {
     /// One text.
     Text(String),
-    /// Several texts, which a template may render separately.
-    Parts(Vec<String>),
+    /// Texts and media, which a template may render separately.
+    Parts(Vec<ContentPart>),
+}
+
+/// A part of a message.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
+#[cfg_attr(feature = "serde", serde(untagged))]
+pub enum ContentPart {
+    /// Text.
+    Text(String),
+    /// An image, for models that read images.
+    Image(Image),
+    /// A video, for models that read videos.
+    Video(Video),
+}
+
+impl ContentPart {
+    /// The text of a text part.
+    pub fn as_text(&self) -> Option<&str> {
+        match self {
+            Self::Text(text) => Some(text),
+            Self::Image(_) | Self::Video(_) => None,
+        }
+    }
+}
+
+impl<T: Into<String>> From<T> for ContentPart {
+    fn from(text: T) -> Self {
+        Self::Text(text.into())
+    }
+}
+
+impl From<Image> for ContentPart {
+    fn from(image: Image) -> Self {
+        Self::Image(image)
+    }
+}
+
+impl From<Video> for ContentPart {
+    fn from(video: Video) -> Self {
+        Self::Video(video)
+    }
 }
 
 impl MessageContent {
-    /// Whether all text is empty.
+    /// Whether there are no media and all text is empty.
     pub fn is_empty(&self) -> bool {
         match self {
             Self::Text(text) => text.is_empty(),
-            Self::Parts(parts) => parts.iter().all(String::is_empty),
+            Self::Parts(parts) => {
+                let is_empty = |part: &ContentPart| part.as_text().is_some_and(str::is_empty);
+                parts.iter().all(is_empty)
+            }
         }
     }
 
-    /// One text, with parts joined by line breaks.
+    /// The texts, joined by line breaks. Media are left out.
     pub fn joined(&self) -> String {
+        let texts: Vec<&str> = self.texts().collect();
+        texts.join("\n")
+    }
+
+    /// The texts, in order.
+    pub fn texts(&self) -> impl Iterator<Item = &str> {
+        let (text, parts) = match self {
+            Self::Text(text) => (Some(text.as_str()), [].as_slice()),
+            Self::Parts(parts) => (None, parts.as_slice()),
+        };
+        text.into_iter()
+            .chain(parts.iter().filter_map(ContentPart::as_text))
+    }
+
+    /// Images and videos, in order, each with its index among the parts.
+    pub fn media(&self) -> impl Iterator<Item = (usize, &ContentPart)> {
+        let parts = match self {
+            Self::Text(_) => [].as_slice(),
+            Self::Parts(parts) => parts.as_slice(),
+        };
+        let parts = parts.iter().enumerate();
+        parts.filter(|(_, part)| part.as_text().is_none())
+    }
+
+    /// Whether there are images or videos.
+    pub fn has_media(&self) -> bool {
+        self.media().next().is_some()
+    }
+
+    /// The parts; a text is one part, unless it is empty.
+    pub fn into_parts(self) -> Vec<ContentPart> {
         match self {
-            Self::Text(text) => text.clone(),
-            Self::Parts(parts) => parts.join("\n"),
+            Self::Text(text) if text.is_empty() => Vec::new(),
+            Self::Text(text) => vec![ContentPart::Text(text)],
+            Self::Parts(parts) => parts,
+        }
+    }
+
+    /// Adds an image or a video after those that are there, before other text.
+    pub fn insert_media(&mut self, media: ContentPart) {
+        let content = std::mem::replace(self, Self::Text(String::new()));
+        let mut parts = content.into_parts();
+        let leading = parts.iter().take_while(|part| part.as_text().is_none());
+        parts.insert(leading.count(), media);
+        *self = Self::from_parts(parts);
+    }
+
+    /// A single text as such, otherwise a list.
+    pub fn from_parts(mut parts: Vec<ContentPart>) -> Self {
+        match parts.pop() {
+            None => Self::Text(String::new()),
+            Some(ContentPart::Text(text)) if parts.is_empty() => Self::Text(text),
+            Some(last) => {
+                parts.push(last);
+                Self::Parts(parts)
+            }
         }
     }
 }
 
-impl<T: Into<String>> From<T> for MessageContent {
-    fn from(text: T) -> Self {
-        Self::Text(text.into())
+impl From<String> for MessageContent {
+    fn from(text: String) -> Self {
+        Self::Text(text)
+    }
+}
+
+impl From<&str> for MessageContent {
+    fn from(text: &str) -> Self {
+        Self::Text(text.to_owned())
+    }
+}
+
+impl From<&String> for MessageContent {
+    fn from(text: &String) -> Self {
+        Self::Text(text.clone())
+    }
+}
+
+impl From<Vec<ContentPart>> for MessageContent {
+    fn from(parts: Vec<ContentPart>) -> Self {
+        Self::from_parts(parts)
     }
 }
 

@@ -5,7 +5,7 @@
 
 use serde_json::json;
 
-use crate::{ChatError, Message, MessageContent, Role, Tool, prompt};
+use crate::{ChatError, ContentPart, Message, MessageContent, Role, Tool, prompt};
 
 /// Writes tools, calls and results into the messages. If the template drops system messages, the
 /// first user message describes the tools.
@@ -27,8 +27,14 @@ pub(crate) fn describe(
         .find(|message| message.role == Role::User);
     match (has_system, first_user) {
         (false, Some(user)) => {
-            let text = user.content.joined();
-            user.content = MessageContent::Text(format!("{instructions}\n\n{text}"));
+            user.content = if user.content.has_media() {
+                let mut parts = user.content.clone().into_parts();
+                parts.insert(0, ContentPart::Text(instructions));
+                MessageContent::Parts(parts)
+            } else {
+                let text = user.content.joined();
+                MessageContent::Text(format!("{instructions}\n\n{text}"))
+            };
         }
         _ => match written.first_mut().filter(|first| is_system(first)) {
             Some(first) => {
@@ -65,9 +71,15 @@ fn plain(index: usize, message: &Message) -> Result<Message, ChatError> {
         }
         text.push_str(&format!("<tool_call>\n{call}\n</tool_call>"));
     }
-    let with_text = |role, text| Message {
+    let media = message.content.media();
+    let media: Vec<_> = media.map(|(_, part)| part.clone()).collect();
+    let with_text = |role, text: String| Message {
         reasoning: message.reasoning.clone(),
-        ..Message::new(role, text)
+        ..Message::new(role, {
+            let mut parts = vec![ContentPart::Text(text)];
+            parts.extend(media);
+            MessageContent::from_parts(parts)
+        })
     };
     Ok(match message.role {
         Role::Tool => with_text(

@@ -2,9 +2,10 @@
 
 use serde_json::{Map, Value, json};
 
+use crate::media_prompt::MediaMarkers;
 use crate::quote::Quoter;
 use crate::template_traits::TemplateTraits;
-use crate::{ChatError, Message, MessageContent, Role, Tool, ToolCall};
+use crate::{ChatError, ContentPart, Message, MessageContent, Role, Tool, ToolCall};
 
 /// Escape special tokens in messages, by role.
 #[derive(Debug, Clone, Copy)]
@@ -17,7 +18,7 @@ pub(crate) struct Quoters<'a> {
 /// A template's `messages`, with special tokens escaped by `quoters`.
 pub(crate) fn messages(
     messages: &[Message],
-    traits: TemplateTraits,
+    (traits, markers): (TemplateTraits, Option<MediaMarkers<'_>>),
     quoters: Option<Quoters<'_>>,
 ) -> Result<Value, ChatError> {
     let written = messages.iter().enumerate().map(|(index, message)| {
@@ -25,7 +26,7 @@ pub(crate) fn messages(
             Role::Assistant => quoters.replies,
             _ => quoters.others,
         });
-        self::message(index, message, traits, quoter)
+        self::message(index, message, (traits, markers), quoter)
     });
     written.collect()
 }
@@ -33,7 +34,7 @@ pub(crate) fn messages(
 fn message(
     index: usize,
     message: &Message,
-    traits: TemplateTraits,
+    (traits, markers): (TemplateTraits, Option<MediaMarkers<'_>>),
     quoter: Option<&Quoter>,
 ) -> Result<Value, ChatError> {
     let Message {
@@ -50,7 +51,10 @@ fn message(
     };
     let mut written = Map::new();
     written.insert("role".into(), role.to_string().into());
-    written.insert("content".into(), self::content(content, traits, quoter));
+    written.insert(
+        "content".into(),
+        self::content(content, (traits, markers), quoter),
+    );
     let drops_reasoning =
         !tool_calls.is_empty() && !content.is_empty() && !traits.thinking_with_text_and_calls;
     if let Some(reasoning) = reasoning.as_ref().filter(|_| !drops_reasoning) {
@@ -77,24 +81,55 @@ fn message(
     Ok(Value::Object(written))
 }
 
-fn content(content: &MessageContent, traits: TemplateTraits, quoter: Option<&Quoter>) -> Value {
+fn content(
+    content: &MessageContent,
+    (traits, markers): (TemplateTraits, Option<MediaMarkers<'_>>),
+    quoter: Option<&Quoter>,
+) -> Value {
     let quoted = |text: &str| match quoter {
         Some(quoter) => quoter.quote(text).into_owned(),
         None => text.to_owned(),
     };
-    match content {
-        MessageContent::Parts(parts) if traits.content_parts => {
-            let parts = match quoter {
-                Some(quoter) => quoter.quote_parts(parts),
-                None => parts.clone(),
-            };
-            let parts = parts.into_iter();
-            parts
-                .map(|text| json!({ "type": "text", "text": text }))
-                .collect()
-        }
-        content => quoted(&content.joined()).into(),
+    let parts = match content {
+        MessageContent::Parts(parts) if traits.content_parts || content.has_media() => parts,
+        content => return quoted(&content.joined()).into(),
+    };
+    let mut written = Vec::with_capacity(parts.len());
+    for run in parts.chunk_by(|one, other| one.as_text().is_some() && other.as_text().is_some()) {
+        let texts: Vec<&str> = run.iter().filter_map(ContentPart::as_text).collect();
+        let texts = match quoter {
+            Some(quoter) => quoter.quote_parts(&texts),
+            None => texts.iter().map(|text| (*text).to_owned()).collect(),
+        };
+        written.extend(texts.into_iter().map(WrittenPart::Text));
+        // Media are runs of one part.
+        written.extend(run.iter().find_map(|part| match part {
+            ContentPart::Image(_) => Some(WrittenPart::Image),
+            ContentPart::Video(_) => Some(WrittenPart::Video),
+            ContentPart::Text(_) => None,
+        }));
     }
+    let marker = |part: &WrittenPart| match part {
+        WrittenPart::Text(text) => text.clone(),
+        WrittenPart::Image => markers.map_or("", |markers| markers.image).to_owned(),
+        WrittenPart::Video => markers.map_or("", |markers| markers.video).to_owned(),
+    };
+    if !traits.content_parts && !traits.image_parts {
+        let texts: Vec<String> = written.iter().map(marker).collect();
+        return texts.join("\n").into();
+    }
+    let parts = written.iter().map(|part| match part {
+        WrittenPart::Image if traits.image_parts => json!({ "type": "image" }),
+        WrittenPart::Video if traits.image_parts => json!({ "type": "video" }),
+        part => json!({ "type": "text", "text": marker(part) }),
+    });
+    parts.collect()
+}
+
+enum WrittenPart {
+    Text(String),
+    Image,
+    Video,
 }
 
 fn call(call: &ToolCall, object: Map<String, Value>, traits: TemplateTraits) -> Value {

@@ -21,8 +21,10 @@ pub(crate) struct Quoter {
 
 impl Quoter {
     /// For messages of other roles than the assistant.
-    pub fn new(tokenizer: &Tokenizer) -> Self {
+    /// `markers` are further texts that only templates may write.
+    pub fn new(tokenizer: &Tokenizer, markers: &[&str]) -> Self {
         let mut texts = marks(tokenizer, &[]);
+        texts.extend(markers.iter().map(|marker| marker.as_bytes()));
         // A template may remove part of a text and so complete a mark.
         for open in OPENS.map(str::as_bytes) {
             if texts.iter().any(|text| text.starts_with(open)) {
@@ -33,8 +35,10 @@ impl Quoter {
     }
 
     /// For the assistant's messages, in which templates look for the model's own marks.
-    pub fn for_replies(tokenizer: &Tokenizer, own: &[u32]) -> Self {
-        Self::from_texts(marks(tokenizer, own))
+    pub fn for_replies(tokenizer: &Tokenizer, own: &[u32], markers: &[&str]) -> Self {
+        let mut texts = marks(tokenizer, own);
+        texts.extend(markers.iter().map(|marker| marker.as_bytes()));
+        Self::from_texts(texts)
     }
 
     fn from_texts(texts: Vec<&[u8]>) -> Self {
@@ -70,7 +74,7 @@ impl Quoter {
     }
 
     /// Marks several texts. Joins them if they would form a special token together.
-    pub fn quote_parts(&self, parts: &[String]) -> Vec<String> {
+    pub fn quote_parts(&self, parts: &[&str]) -> Vec<String> {
         let count = |text: &str| match &self.specials {
             Some(specials) => specials.find_iter(text).count(),
             None => 0,
@@ -149,9 +153,23 @@ impl RenderedPrompt {
         }
     }
 
+    /// As written by the template, escapes included.
+    pub fn rendered(&self) -> &str {
+        &self.rendered
+    }
+
     pub fn encode(&self, tokenizer: &Tokenizer) -> Result<Vec<u32>> {
+        self.encode_part(tokenizer, true)
+    }
+
+    /// The same for a part of a prompt; `is_start` if nothing is before it.
+    pub fn encode_part(&self, tokenizer: &Tokenizer, is_start: bool) -> Result<Vec<u32>> {
         if !self.rendered.contains(MARK) {
-            return tokenizer.encode(&self.rendered, Special::RENDERED);
+            return if is_start {
+                tokenizer.encode(&self.rendered, Special::RENDERED)
+            } else {
+                tokenizer.encode_inner(&self.rendered, Special::RENDERED)
+            };
         }
         let mut ids = Vec::new();
         for (at, (text, special)) in self.stretches().into_iter().enumerate() {
@@ -163,7 +181,7 @@ impl RenderedPrompt {
                     ids.extend(tokenizer.encode_inner(first, special)?);
                     ids.extend(tokenizer.encode_inner(rest, special)?);
                 }
-                _ if at == 0 => ids.extend(tokenizer.encode(&text, special)?),
+                _ if at == 0 && is_start => ids.extend(tokenizer.encode(&text, special)?),
                 _ => ids.extend(tokenizer.encode_inner(&text, special)?),
             }
         }
@@ -196,7 +214,7 @@ mod tests {
     #[test]
     fn message_text_never_becomes_special_tokens() {
         let tokenizer = tokenizer();
-        let quoter = Quoter::new(&tokenizer);
+        let quoter = Quoter::new(&tokenizer, &[]);
         let end = tokenizer.token_id("<|im_end|>").expect("a token");
         for text in [
             "plain text, é",
@@ -221,16 +239,16 @@ mod tests {
             .encode(&tokenizer)
             .expect("tokens");
         assert!(!ids.contains(&end), "a mark in a tool's definition");
-        let own = Quoter::for_replies(&tokenizer, &[end]);
+        let own = Quoter::for_replies(&tokenizer, &[end], &[]);
         assert_eq!(own.quote("<|im_end|>"), "<|im_end|>");
         assert_ne!(own.quote("<|im_start|>"), "<|im_start|>");
-        let parts = ["<|im_", "end|>"].map(str::to_owned);
+        let parts = ["<|im_", "end|>"];
         let quoted = quoter.quote_parts(&parts).concat();
         let ids = RenderedPrompt::new(quoted)
             .encode(&tokenizer)
             .expect("tokens");
         assert!(!ids.contains(&end), "a mark formed by two parts");
-        assert_eq!(quoter.quote_parts(&["a".into(), "b".into()]).len(), 2);
+        assert_eq!(quoter.quote_parts(&["a", "b"]).len(), 2);
         assert!(matches!(quoter.quote("nothing special"), Cow::Borrowed(_)));
         assert_eq!(
             quoter.quote("\u{fdd0}"),

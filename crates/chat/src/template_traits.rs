@@ -7,6 +7,8 @@ use serde_json::json;
 #[derive(Debug, Clone, Copy, Default)]
 pub(crate) struct TemplateTraits {
     pub content_parts: bool,
+    /// Whether the template writes a marker for each image among the parts.
+    pub image_parts: bool,
     pub arguments_as_text: bool,
     pub developer_role: bool,
     /// Whether a message may have thinking, text and calls at once: gpt-oss accepts only two.
@@ -14,14 +16,27 @@ pub(crate) struct TemplateTraits {
 }
 
 impl TemplateTraits {
-    pub fn probe(template: &ChatTemplate) -> Self {
+    /// `image_marker` is the text that names an image in prompts of the model.
+    pub fn probe(template: &ChatTemplate, image_marker: Option<&str>) -> Self {
         Self {
+            image_parts: image_marker.is_some_and(|marker| writes_images(template, marker)),
             content_parts: template.takes_parts(),
             arguments_as_text: template.arguments_as_text(),
             developer_role: template.source(true).contains("developer"),
             thinking_with_text_and_calls: accepts_thinking_with_text_and_calls(template),
         }
     }
+}
+
+fn writes_images(template: &ChatTemplate, marker: &str) -> bool {
+    let content = json!([{ "type": "image" }, { "type": "text", "text": "?" }]);
+    let input = ChatInput {
+        messages: json!([{ "role": "user", "content": content }]),
+        add_generation_prompt: true,
+        ..ChatInput::default()
+    };
+    let rendered = template.render(&input);
+    rendered.is_ok_and(|prompt| prompt.matches(marker).count() == 1)
 }
 
 /// Renders a message with and without thinking. A template that renders neither counts as accepting.

@@ -52,7 +52,8 @@ pub fn chat_context(
     formats: &FormatArgs,
 ) -> ChatContext {
     let grammars = files.grammars(tokenizer.clone());
-    ChatContext::new(tokenizer, Some(template), grammars, formats.overrides())
+    let context = ChatContext::new(tokenizer, Some(template), grammars, formats.overrides());
+    files.with_media(context)
 }
 
 /// Compiles a constraint. The error names its flag.

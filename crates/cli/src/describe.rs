@@ -4,6 +4,7 @@ use loquat_spec::{
     Activation, Attention, Block, Branch, Decay, DeltaOutputGate, DeltaRule, Dense, Experts,
     FeedForward, Inner, KvSource, LatentAttention, Layer, Mamba2, MambaNorm, Mixer, ModelSpec,
     Norm, NormKind, QkNorm, QkSpan, Reach, Rope, RopePairs, RopeScaling, Scores, ShortConv,
+    VisionSpec,
 };
 
 /// Groups of equal layers: their numbers, and a line for each block.
@@ -52,6 +53,36 @@ pub fn head(spec: &ModelSpec) -> String {
 }
 
 /// `layers 0-2, 4-6`; a long regular pattern is shortened.
+/// A vision tower, in one line.
+pub fn vision(vision: &VisionSpec) -> String {
+    let VisionSpec {
+        hidden_size,
+        patch,
+        block,
+        layers,
+        projector,
+        ..
+    } = vision;
+    let merged = projector.merged_side();
+    let parts = [
+        Some(plural(layers.len(), "layer")),
+        Some(format!("width {hidden_size}")),
+        Some(plural(block.heads, "head")),
+        Some(format!("patches of {0} × {0} pixels", patch.side)),
+        (merged > 1).then(|| format!("{merged} × {merged} patches per position")),
+        Some(
+            if vision.video {
+                "images and video"
+            } else {
+                "images"
+            }
+            .to_owned(),
+        ),
+    ];
+    let parts: Vec<String> = parts.into_iter().flatten().collect();
+    parts.join(", ")
+}
+
 fn numbered(numbers: &[usize]) -> String {
     let runs: Vec<&[usize]> = numbers.chunk_by(|a, b| a + 1 == *b).collect();
     let mut names: Vec<String> = runs.iter().map(|run| range(run)).collect();

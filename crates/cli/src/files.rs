@@ -3,7 +3,8 @@
 use std::io::{Read, Write};
 use std::path::Path;
 
-use loquat_chat::{Message, Tool};
+use loquat::media::{Limits, probe};
+use loquat_chat::{Image, Message, Tool};
 use loquat_server::ConversationFileError;
 use serde_json::Value;
 
@@ -28,6 +29,31 @@ fn read(path: &Path) -> std::io::Result<String> {
     let mut text = String::new();
     std::io::stdin().read_to_string(&mut text)?;
     Ok(text)
+}
+
+/// An image file. Its header is checked here, and its pixels when it is sent.
+pub fn image(flag: &'static str, path: &Path) -> Result<Image, CliError> {
+    let limits = Limits::default();
+    let failed = |source| CliError::File {
+        flag,
+        path: path.to_owned(),
+        source,
+    };
+    let mut bytes = Vec::new();
+    let most = limits.bytes + 1;
+    let read = if path == Path::new(STDIN) {
+        std::io::stdin().take(most).read_to_end(&mut bytes)
+    } else {
+        let file = std::fs::File::open(path);
+        file.and_then(|file| file.take(most).read_to_end(&mut bytes))
+    };
+    read.map_err(failed)?;
+    probe(&bytes, &limits).map_err(|error| CliError::Field {
+        flag,
+        what: format!("{}: {error}", path.display()),
+    })?;
+    let image = Image::from_bytes(bytes);
+    Ok(image.with_field(format!("{flag} {}", path.display())))
 }
 
 /// Writes a file atomically. Overwrites an existing file only with `replace`.

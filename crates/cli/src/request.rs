@@ -1,6 +1,10 @@
 //! Chat requests from flags.
 
-use loquat_chat::{ChatRequest, Conversation, Effort, Message, ReplyOpening, Thinking};
+use std::path::PathBuf;
+
+use loquat_chat::{
+    ChatRequest, ContentPart, Conversation, Effort, Message, ReplyOpening, Thinking,
+};
 
 use crate::args::ConversationArgs;
 use crate::error::CliError;
@@ -8,6 +12,7 @@ use crate::files;
 use crate::prompt;
 
 pub const MESSAGES: &str = "--messages";
+const IMAGE: &str = "--image";
 pub const TOOLS: &str = "--tools";
 
 /// The chat request that flags set, without messages.
@@ -15,6 +20,7 @@ pub fn settings(args: &ConversationArgs) -> Result<ChatRequest, CliError> {
     let ConversationArgs {
         system: _,
         messages: _,
+        image: _,
         prefill,
         tools,
         tool_choice,
@@ -80,16 +86,34 @@ fn unfilled_conversation(
         }
         return Ok(Some(conversation));
     }
+    let is_stdin = |path: &PathBuf| path.as_os_str() == "-";
+    let from_stdin = args.image.iter().filter(|path| is_stdin(path)).count();
+    if from_stdin > 1 || from_stdin == 1 && prompt.is_none() {
+        return Err(CliError::Usage {
+            what: "stdin has one image; `--image -` more than once, or without a prompt".to_owned(),
+            expected: "used once, beside a prompt".to_owned(),
+        });
+    }
     let prompt = match prompt {
         Some(prompt) => Some(prompt),
         None => prompt::from_stdin()?,
     };
     let Some(prompt) = prompt else {
-        return Ok(None);
+        if args.image.is_empty() {
+            return Ok(None);
+        }
+        return Err(CliError::Usage {
+            what: "`--image` in an interactive chat".to_owned(),
+            expected: "used with a prompt; in a chat, use /image FILE".to_owned(),
+        });
     };
     if prompt.trim().is_empty() {
         return Err(CliError::NoPrompt);
     }
-    conversation.push_user(prompt);
+    let images = args.image.iter();
+    let images = images.map(|path| files::image(IMAGE, path).map(ContentPart::Image));
+    let mut parts = images.collect::<Result<Vec<_>, _>>()?;
+    parts.push(prompt.into());
+    conversation.push(Message::user(parts));
     Ok(Some(conversation))
 }

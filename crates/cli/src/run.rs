@@ -4,7 +4,9 @@ use std::cell::Cell;
 use std::num::NonZeroUsize;
 
 use loquat::{ModelFiles, ReplyDecoder};
-use loquat_chat::{ChatContext, ChatRequest, Conversation, LoweredChat, ToolChoice};
+use loquat_chat::{
+    ChatContext, ChatRequest, Conversation, Image, LoweredChat, Message, ToolChoice,
+};
 use loquat_engine::{Engine, EngineOptions, SamplingParams};
 use loquat_session::Backend;
 use loquat_store::Store;
@@ -240,6 +242,16 @@ impl ChatModel {
         let mut conversation = Conversation::default();
         conversation.push_user("?");
         self.prepared.lower(&conversation)?;
+        Ok(())
+    }
+
+    /// Checks that a question about an image can be asked.
+    pub fn check_image(&self, image: &Image) -> Result<(), CliError> {
+        let request = ChatRequest {
+            messages: vec![Message::user(vec![image.clone().into()])],
+            ..self.prepared.request.clone()
+        };
+        self.model.chat_context().tokens(&request, true)?;
         Ok(())
     }
 

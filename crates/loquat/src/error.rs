@@ -1,6 +1,7 @@
 use loquat_chat::{ChatError, Reply};
 use loquat_engine::EngineError;
 use loquat_grammar::GrammarError;
+use loquat_media::MediaError;
 use loquat_session::OpenError;
 use loquat_store::StoreError;
 use loquat_text::TextError;
@@ -28,6 +29,9 @@ pub enum Error {
     /// The chat request is invalid for this model.
     #[error(transparent)]
     Chat(#[from] ChatError),
+    /// An image or video file cannot be read.
+    #[error(transparent)]
+    Media(#[from] MediaError),
     /// The constraint is invalid.
     #[error(transparent)]
     Grammar(#[from] GrammarError),

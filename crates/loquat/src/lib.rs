@@ -29,6 +29,7 @@
 //! * A model is named as on the command line: a path, a catalog name, or a hub's `owner/name`.
 //! * [`Chat`] and [`Continuation`] constrain an answer to a schema, a regular expression, a choice
 //!   or a grammar. A [`Chat`] offers tools, and [`Chat::run_tools`] runs them.
+//! * Models with a vision tower read images and videos: [`Chat::image`], [`Chat::video`].
 //! * [`Model::embed`] computes embeddings, [`Model::tokenize`] tokenizes, and
 //!   [`Answer::tokens`] has log-probabilities.
 //! * Dropping an [`Answer`] cancels it; a [`Canceller`] cancels it from elsewhere.
@@ -38,8 +39,8 @@
 //!
 //! Some methods expose types of the layers below: [`Model::engine`] an [`engine::Engine`],
 //! [`ModelFiles`] a [`weights::Checkpoint`], [`Error`] the error of each layer. Those crates are
-//! re-exported as the modules [`chat`], [`engine`], [`grammar`], [`session`], [`store`], [`text`]
-//! and [`weights`], so that `loquat` is the only dependency an application needs.
+//! re-exported as the modules [`chat`], [`engine`], [`grammar`], [`media`], [`session`], [`store`],
+//! [`text`] and [`weights`], so that `loquat` is the only dependency an application needs.
 //!
 //! Features: `serde` adds `Serialize` and `Deserialize` to messages, tools and reply events; `mlx`
 //! adds the MLX backend on Linux (macOS always has it).
@@ -70,7 +71,7 @@ pub use backend::{BackendChoice, UnknownBackend, backends, has_gpu, is_experimen
 pub use continuation::ContinuationRequest;
 pub use embed::normalize;
 pub use error::Error;
-pub use model::{DEFAULT_MAX_TOKENS, Model, RequestDefaults};
+pub use model::{DEFAULT_MAX_TOKENS, Model, ModelInputs, RequestDefaults};
 pub use model_files::{ModelFiles, TemplateOrigin};
 pub use options::ModelOptions;
 pub use progress::LoadProgress;
@@ -78,9 +79,9 @@ pub use request::{Chat, Continuation};
 pub use tools::{ToolConversation, ToolResult, Toolbox, after_call};
 
 pub use loquat_chat::{
-    ChatContext, ChatRequest, Conversation, Effort, Finish, LoweredChat, Message, MessageContent,
-    Reply, ReplyDecoder, ReplyDelta, ReplyEvent, ReplyOpening, Role, Thinking, Tool, ToolCall,
-    ToolChoice,
+    ChatContext, ChatRequest, ContentPart, Conversation, Detail, Effort, Finish, Image,
+    LoweredChat, Message, MessageContent, Reply, ReplyDecoder, ReplyDelta, ReplyEvent,
+    ReplyOpening, Role, Thinking, Tool, ToolCall, ToolChoice, Video,
 };
 pub use loquat_engine::{
     EngineOptions, FinishReason, GenerateRequest, Logprobs, SamplingParams, Timings, TokenInfo,
@@ -95,6 +96,7 @@ pub use loquat_text::ChatTemplate;
 pub use loquat_chat as chat;
 pub use loquat_engine as engine;
 pub use loquat_grammar as grammar;
+pub use loquat_media as media;
 pub use loquat_session as session;
 pub use loquat_store as store;
 pub use loquat_text as text;

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use loquat_chat::{ChatContext, Message, ReplyDecoder};
+use loquat_chat::{ChatContext, MediaReader, Message, ReplyDecoder};
 use loquat_engine::{Engine, EngineOptions, GenerateRequest, SamplingParams};
 use loquat_session::Session;
 use loquat_text::Special;
@@ -37,6 +37,15 @@ pub struct RequestDefaults {
     pub max_tokens: usize,
 }
 
+/// What a model reads besides text.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct ModelInputs {
+    /// [`Image`](crate::Image)
+    pub images: bool,
+    /// [`Video`](crate::Video)
+    pub videos: bool,
+}
+
 impl Default for RequestDefaults {
     fn default() -> Self {
         Self {
@@ -66,6 +75,13 @@ impl Model {
         options: EngineOptions,
     ) -> Result<Self, Error> {
         let tokenizer = chat_context.tokenizer().clone();
+        let reads_images = session.capabilities().media.images;
+        let chat_context = if chat_context.media_reader().is_some() && !reads_images {
+            let device = &session.capabilities().device;
+            chat_context.without_media(format!("the session on {device} reads text only"))
+        } else {
+            chat_context
+        };
         let engine = Engine::start(session, Some(tokenizer), options)?;
         Ok(Self {
             shared: Arc::new(SharedModel {
@@ -93,6 +109,16 @@ impl Model {
     /// The name it was found by; for a path, its last component.
     pub fn name(&self) -> &str {
         &self.shared.name
+    }
+
+    /// What the model reads besides text.
+    pub fn inputs(&self) -> ModelInputs {
+        let media = &self.engine().capabilities().media;
+        let reader = self.chat_context().media_reader();
+        ModelInputs {
+            images: reader.is_some() && media.images,
+            videos: reader.is_some_and(MediaReader::takes_video) && media.videos,
+        }
     }
 
     /// A question by itself.

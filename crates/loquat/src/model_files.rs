@@ -4,9 +4,10 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Instant;
 
-use loquat_chat::ChatContext;
+use loquat_chat::{ChatContext, MediaReader};
 use loquat_engine::{EngineOptions, SamplingParams};
 use loquat_grammar::Grammars;
+use loquat_media::{Limits, MediaError, Processor, ProcessorFiles};
 use loquat_session::{Backend, ModelSource, Session, SessionOptions};
 use loquat_store::{ResolvedModel, reference_path};
 use loquat_text::format::FormatOverrides;
@@ -117,7 +118,37 @@ impl ModelFiles {
             None => self.template(&tokenizer)?.map(|(_, template)| template),
         };
         let grammars = self.grammars(tokenizer.clone());
-        Ok(ChatContext::new(tokenizer, template, grammars, overrides))
+        let context = ChatContext::new(tokenizer, template, grammars, overrides);
+        Ok(self.with_media(context))
+    }
+
+    /// How the checkpoint's processor files prepare media; `None` for models that read text only.
+    pub fn processor(&self) -> Option<Result<Processor, MediaError>> {
+        self.source.spec.vision.as_ref()?;
+        let files = ProcessorFiles::read(self.checkpoint.directory(), &Limits::default());
+        Some(files.and_then(|files| Processor::from_files(&files)))
+    }
+
+    /// The context with what the model reads besides text. A model whose media part cannot be used
+    /// still answers texts.
+    pub fn with_media(&self, context: ChatContext) -> ChatContext {
+        let spec = &self.source.spec;
+        match (self.processor(), &spec.vision, &spec.vision_refusal) {
+            (Some(Ok(processor)), Some(vision), _) => {
+                context.with_media(MediaReader::new(processor, vision, Limits::default()))
+            }
+            (Some(Err(error)), ..) => {
+                tracing::warn!("{} refuses images: {error}", self.name);
+                context.without_media(format!(
+                    "the model's processor files cannot be used: {error}"
+                ))
+            }
+            (_, _, Some(why)) => {
+                tracing::warn!("{} refuses images: {why}", self.name);
+                context.without_media(format!("the model's vision part is not supported: {why}"))
+            }
+            _ => context,
+        }
     }
 
     /// The checkpoint's own sampling defaults.

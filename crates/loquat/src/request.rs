@@ -1,8 +1,8 @@
 //! Requests to a model, built step by step.
 
 use loquat_chat::{
-    ChatRequest, LoweredChat, Message, Reply, ReplyDecoder, ReplyOpening, Thinking, Tool,
-    ToolChoice,
+    ChatRequest, ContentPart, Image, LoweredChat, Message, Reply, ReplyDecoder, ReplyOpening,
+    Thinking, Tool, ToolChoice, Video,
 };
 use loquat_engine::{Logprobs, SamplingParams};
 use loquat_grammar::GrammarSource;
@@ -130,6 +130,36 @@ impl Chat {
     pub fn system(mut self, text: impl Into<String>) -> Self {
         let message = Message::system(text.into());
         self.request.messages.insert(0, message);
+        self
+    }
+
+    /// Adds an image to the last message, before its text. Call it once for each image.
+    ///
+    /// ```no_run
+    /// # fn main() -> Result<(), loquat::Error> {
+    /// let model = loquat::Model::load("./Qwen3-VL-2B-Instruct")?;
+    /// let image = loquat::Image::open("cat.png")?;
+    /// println!("{}", model.chat("What is this?").image(image).text()?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn image(self, image: Image) -> Self {
+        self.media(image.into())
+    }
+
+    /// Adds a video to the last message, before its text.
+    pub fn video(self, video: Video) -> Self {
+        self.media(video.into())
+    }
+
+    fn media(mut self, media: ContentPart) -> Self {
+        match self.request.messages.last_mut() {
+            Some(last) => last.content.insert_media(media),
+            None => {
+                let message = Message::user(vec![media]);
+                self.request.messages.push(message);
+            }
+        }
         self
     }
 

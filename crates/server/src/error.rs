@@ -188,6 +188,11 @@ impl From<EngineError> for ApiError {
                 let message = "the model did not respond and is being restarted; try again later";
                 Self::overloaded(message).code("model_restarted")
             }
+            EngineError::Session(
+                SessionError::InvalidMedia { .. }
+                | SessionError::MediaTooLarge { .. }
+                | SessionError::MediaRange { .. },
+            ) => Self::bad_request(message),
             EngineError::Session(_)
             | EngineError::NoCandidate
             | EngineError::Panicked { .. }
@@ -215,7 +220,9 @@ impl From<ChatError> for ApiError {
             ChatError::ToolParameters { index } => function_of(*index).field(Field::Parameters),
             ChatError::ReservedVariable { .. } => Field::ChatTemplateKwargs.into(),
             ChatError::Unsupported { field, .. } => FieldPath::verbatim(*field),
-            ChatError::Grammar { field, .. } => FieldPath::verbatim(field),
+            ChatError::Grammar { field, .. }
+            | ChatError::Media { field, .. }
+            | ChatError::MediaUnsupported { field, .. } => FieldPath::verbatim(field),
             ChatError::NoTemplate | ChatError::Text(_) => return Self::bad_request(message),
         };
         Self::bad_request(message).param(param)

@@ -24,6 +24,7 @@ mod fill_in;
 mod frames;
 mod health;
 mod http;
+mod images;
 mod in_flight;
 mod json_body;
 mod llama_cpp;

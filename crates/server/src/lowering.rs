@@ -10,7 +10,7 @@ use tracing::Span;
 
 use crate::error::ApiError;
 use crate::models::Lease;
-use crate::text_size::chat_bytes;
+use crate::text_size::{chat_bytes, has_media};
 
 /// Texts that may be tokenized at once, in KiB. The tokenizer takes about a hundred times their size.
 static TEXT_BUDGET: Semaphore = Semaphore::const_new(TEXT_BUDGET_KIB);
@@ -18,6 +18,9 @@ const TEXT_BUDGET_KIB: usize = 8 << 10;
 
 /// Shorter texts do not wait for longer ones.
 const SHORT_TEXT_KIB: usize = 256;
+
+/// Requests whose images are decoded and preprocessed at once, each in some hundred MiB.
+static MEDIA_BUDGET: Semaphore = Semaphore::const_new(2);
 
 /// Runs the lowering of a request on the blocking pool. Rendering templates, tokenizing and
 /// compiling grammars take time in proportion to the request, and would stall every connection
@@ -51,6 +54,15 @@ pub async fn run_chat<T: Send + 'static>(
     let bytes = chat_bytes(&request);
     lease.check_text(bytes)?;
     let chat = lease.chat_context().clone();
+    if has_media(&request) {
+        let permit = MEDIA_BUDGET.acquire().await;
+        let permit = permit.map_err(|error| ApiError::internal(&error))?;
+        return run_text(bytes, move |stop| {
+            let _permit = permit;
+            Ok(work(&chat, request, stop)?)
+        })
+        .await;
+    }
     run_text(bytes, move |stop| Ok(work(&chat, request, stop)?)).await
 }
 

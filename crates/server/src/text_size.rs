@@ -1,6 +1,6 @@
 //! The size of what a request makes the tokenizer read, before it is rendered.
 
-use loquat_chat::{ChatRequest, Message, MessageContent, Tool, ToolCall};
+use loquat_chat::{ChatRequest, Message, Tool, ToolCall};
 use serde_json::Value;
 
 /// The bytes of a conversation that its template may render: messages, calls, tools and variables.
@@ -12,11 +12,14 @@ pub fn chat_bytes(request: &ChatRequest) -> usize {
     messages.chain(tools).chain(variables).sum()
 }
 
+/// Whether a conversation has images or videos, which are decoded before it is answered.
+pub fn has_media(request: &ChatRequest) -> bool {
+    let mut messages = request.messages.iter();
+    messages.any(|message| message.content.has_media())
+}
+
 fn message_bytes(message: &Message) -> usize {
-    let content = match &message.content {
-        MessageContent::Text(text) => text.len(),
-        MessageContent::Parts(parts) => parts.iter().map(String::len).sum(),
-    };
+    let content: usize = message.content.texts().map(str::len).sum();
     let call = |call: &ToolCall| call.name.len() + call.arguments.len();
     let calls: usize = message.tool_calls.iter().map(call).sum();
     content + message.reasoning.as_ref().map_or(0, String::len) + calls

@@ -7,8 +7,8 @@ use crate::{FileKind, HubReference, RepoPart, StoreError};
 /// Default quants in order of preference: the usual recommendation, then the most widely supported.
 const USUAL_QUANTS: [&str; 2] = ["Q4_K_M", "Q4_0"];
 
-/// Files in addition to safetensors that `spec`, `text` and converters read.
-const SIDE_FILES: [&str; 7] = [
+/// Files in addition to safetensors that `spec`, `text`, `media` and converters read.
+const SIDE_FILES: [&str; 10] = [
     CONFIG,
     "generation_config.json",
     TOKENIZER,
@@ -16,6 +16,9 @@ const SIDE_FILES: [&str; 7] = [
     "special_tokens_map.json",
     "chat_template.jinja",
     "chat_template.json",
+    "preprocessor_config.json",
+    "processor_config.json",
+    "video_preprocessor_config.json",
 ];
 const MORE_TEMPLATES: &str = "additional_chat_templates/";
 

@@ -15,6 +15,7 @@ const RULE: &str = "dependency-direction";
 /// (which may use everything else) and the golden judge.
 const LAYERS: &[(&str, &[&str])] = &[
     ("spec", &[]),
+    ("media", &[]),
     ("weights", &["spec"]),
     ("synthetic", &["spec", "weights"]),
     ("text", &["spec", "weights"]),
@@ -28,16 +29,22 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("store", &["weights"]),
     ("engine", &["spec", "weights", "text", "session"]),
     ("grammar", &["text", "engine"]),
-    ("chat", &["text", "engine", "grammar"]),
+    (
+        "chat",
+        &["spec", "media", "text", "session", "engine", "grammar"],
+    ),
     (
         "loquat",
         &[
-            "weights", "text", "session", "cpu", "mlx", "store", "engine", "grammar", "chat",
+            "media", "weights", "text", "session", "cpu", "mlx", "store", "engine", "grammar",
+            "chat",
         ],
     ),
     (
         "server",
-        &["session", "text", "engine", "grammar", "chat", "loquat"],
+        &[
+            "media", "session", "text", "engine", "grammar", "chat", "loquat",
+        ],
     ),
     (
         "bench",
@@ -219,6 +226,7 @@ mod tests {
         for (directory, package, dependency, granted) in [
             ("crates/weights", "loquat-weights", "loquat-spec", true),
             ("crates/spec", "loquat-spec", "loquat-weights", false),
+            ("crates/media", "loquat-media", "loquat-spec", false),
             (
                 "crates/synthetic",
                 "loquat-synthetic",

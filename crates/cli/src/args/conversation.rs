@@ -21,6 +21,10 @@ pub struct ConversationArgs {
     /// file, `-` is stdin.
     #[arg(long, value_name = "FILE")]
     pub messages: Option<PathBuf>,
+    /// An image that the prompt is about: PNG, JPEG, WebP, GIF or BMP. For models that read images.
+    /// May be repeated.
+    #[arg(long, value_name = "FILE", conflicts_with = "messages")]
+    pub image: Vec<PathBuf>,
     /// The start of the answer, which the model continues. Not for interactive chats.
     #[arg(long, value_name = "TEXT")]
     pub prefill: Option<String>,

@@ -7,6 +7,7 @@ pub enum Command {
     Set,
     Unset,
     System,
+    Image,
     Save,
     SaveOver,
     Load,
@@ -95,7 +96,7 @@ impl CommandEntry {
 const NONE: (Argument, &str) = (Argument::None, "");
 
 /// In the order of help.
-pub const COMMANDS: [CommandEntry; 14] = [
+pub const COMMANDS: [CommandEntry; 15] = [
     entry(
         "set",
         Command::Set,
@@ -119,6 +120,12 @@ pub const COMMANDS: [CommandEntry; 14] = [
         Command::Model,
         (Argument::Model, "[MODEL]"),
         "switch to another model, or show the current one",
+    ),
+    entry(
+        "image",
+        Command::Image,
+        (Argument::File, "FILE"),
+        "add an image to the next message",
     ),
     entry(
         "save",

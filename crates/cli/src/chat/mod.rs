@@ -13,12 +13,13 @@ mod transcript;
 use std::ops::ControlFlow;
 
 use loquat::{Error, Finish};
-use loquat_chat::{Conversation, Message, Role, ToolCall};
+use loquat_chat::{ContentPart, Conversation, Image, Message, Role, ToolCall};
 use loquat_engine::EngineError;
 
 pub use settings::Settings;
 
 use crate::error::CliError;
+use crate::files;
 use crate::interrupts::{Doing, Interrupts};
 use crate::run::{ChatModel, ModelOpener};
 use crate::terminal::{is_dumb, print_error, remark, sanitize};
@@ -41,6 +42,7 @@ pub fn converse(
         editor: LineEditor::new(history, ModelNames::from_store(opener.store))?,
         talk,
         conversation,
+        images: Vec::new(),
         last: None,
     };
     remark("Chatting. /help for help, Ctrl-D to leave.");
@@ -76,6 +78,8 @@ struct Chat<'a> {
     editor: LineEditor,
     talk: ChatModel,
     conversation: Conversation,
+    /// For the next message.
+    images: Vec<Image>,
     /// The end of the last answer that was not stopped.
     last: Option<Finish>,
 }
@@ -103,7 +107,7 @@ impl Chat<'_> {
         }
         self.editor.remember(line);
         match parse(line) {
-            ChatLine::Message(text) => self.answer(Message::new(Role::User, text))?,
+            ChatLine::Message(text) => self.ask(text.to_owned())?,
             ChatLine::Invalid(reason) => print_error(&reason),
             ChatLine::Command { command, argument } => match self.execute(command, argument) {
                 Ok(flow) => return Ok(flow),
@@ -120,7 +124,7 @@ impl Chat<'_> {
             return Ok(());
         }
         self.editor.remember_block(&text);
-        self.answer(Message::new(Role::User, text))
+        self.ask(text)
     }
 
     fn execute(&mut self, command: Command, argument: &str) -> Result<ControlFlow<()>, CliError> {
@@ -128,6 +132,7 @@ impl Chat<'_> {
             Command::Set => self.set(argument)?,
             Command::Unset => self.change(|settings| settings.unset(argument))?,
             Command::System => self.system(argument),
+            Command::Image => self.add_image(argument)?,
             Command::Save => self.save(argument, false)?,
             Command::SaveOver => self.save(argument, true)?,
             Command::Load => {
@@ -155,6 +160,7 @@ impl Chat<'_> {
             }
             Command::Clear => {
                 self.conversation.clear();
+                self.images.clear();
                 self.last = None;
                 remark("Conversation cleared.");
             }
@@ -162,6 +168,32 @@ impl Chat<'_> {
             Command::Exit => return Ok(ControlFlow::Break(())),
         }
         Ok(ControlFlow::Continue(()))
+    }
+
+    /// Refuses an image that the model cannot read before it is sent.
+    fn add_image(&mut self, argument: &str) -> Result<(), CliError> {
+        let path = transcript::expand_path(argument);
+        let image = files::image("/image", &path)?;
+        self.talk.check_image(&image)?;
+        self.images.push(image);
+        remark(&match self.images.len() {
+            1 => "The next message has this image.".to_owned(),
+            count => format!("The next message has {count} images."),
+        });
+        Ok(())
+    }
+
+    /// Asks a question about the images that were added. They are kept if it is not answered.
+    fn ask(&mut self, text: String) -> Result<(), CliError> {
+        let images = self.images.iter().cloned().map(ContentPart::Image);
+        let mut parts: Vec<_> = images.collect();
+        parts.push(text.into());
+        let turns = self.conversation.turns().len();
+        self.answer(Message::user(parts))?;
+        if self.conversation.turns().len() > turns {
+            self.images.clear();
+        }
+        Ok(())
     }
 
     fn save(&self, argument: &str, overwrite: bool) -> Result<(), CliError> {
@@ -344,9 +376,15 @@ fn summary(message: &Message) -> String {
     const MAX_LEN: usize = 60;
     let text = sanitize(&message.content.joined());
     let line = text.lines().next().unwrap_or_default();
+    let images = message.content.media().count();
+    let line = match images {
+        0 => line.to_owned(),
+        1 => format!("[image] {line}"),
+        count => format!("[{count} images] {line}"),
+    };
     match line.char_indices().nth(MAX_LEN) {
         Some((end, _)) => format!("{}…", &line[..end]),
-        None => line.to_owned(),
+        None => line,
     }
 }
 

@@ -124,6 +124,7 @@ fn as_text(model: &ModelFiles, plan: &Plan, limits: &MemoryLimits, tensors: bool
         ("file weights", bytes(model.source.weights.bytes())),
         (GAP, String::new()),
     ];
+    rows.extend(vision_rows(model, plan));
     rows.extend(ChatSummary::new(model).rows());
     rows.extend([
         (GAP, String::new()),
@@ -227,6 +228,59 @@ fn capabilities(capabilities: &Capabilities) -> Vec<&'static str> {
     flags.chain(prefix).collect()
 }
 
+/// What the model reads besides text, and its tower.
+fn vision_rows(model: &ModelFiles, plan: &Plan) -> Vec<(&'static str, String)> {
+    let spec = &model.checkpoint.spec;
+    if let Some(why) = &spec.vision_refusal {
+        return vec![("images", format!("refused: {why}")), (GAP, String::new())];
+    }
+    let Some(vision) = &spec.vision else {
+        return Vec::new();
+    };
+    let processor = match model.processor() {
+        Some(Ok(processor)) => processor.prompt.class.to_owned(),
+        Some(Err(error)) => format!("unusable, so images are refused: {error}"),
+        None => String::new(),
+    };
+    let positions = plan.memory.media_capacity;
+    let media = plan.memory.media_bytes_per_position * positions as u64;
+    vec![
+        ("vision tower", describe::vision(vision)),
+        ("processor", processor),
+        (
+            "encoded media",
+            format!("{} ({positions} positions)", bytes(media)),
+        ),
+        (GAP, String::new()),
+    ]
+}
+
+fn vision_json(model: &ModelFiles, plan: &Plan) -> Value {
+    let spec = &model.checkpoint.spec;
+    let Some(vision) = &spec.vision else {
+        return spec
+            .vision_refusal
+            .as_ref()
+            .map_or(Value::Null, |why| json!({ "error": why }));
+    };
+    let (processor, error) = match model.processor() {
+        Some(Ok(processor)) => (Some(processor.prompt.class), None),
+        Some(Err(error)) => (None, Some(error.to_string())),
+        None => (None, None),
+    };
+    json!({
+        "tower": describe::vision(vision),
+        "layers": vision.layers.len(),
+        "hidden_size": vision.hidden_size,
+        "patch_size": vision.patch.side,
+        "video": vision.video,
+        "processor": processor,
+        "error": error,
+        "media_positions": plan.memory.media_capacity,
+        "media_bytes_per_position": plan.memory.media_bytes_per_position,
+    })
+}
+
 fn as_json(model: &ModelFiles, plan: &Plan, limits: &MemoryLimits, tensors: bool) -> Value {
     let spec = &model.checkpoint.spec;
     let layers: Vec<Value> = describe::layers(spec)
@@ -263,6 +317,7 @@ fn as_json(model: &ModelFiles, plan: &Plan, limits: &MemoryLimits, tensors: bool
         "kv_format": plan.capabilities.kv_format,
         "capabilities": capabilities(&plan.capabilities),
         "notes": plan.notes,
+        "vision": vision_json(model, plan),
         "layers": layers,
     });
     if let (Value::Object(value), Value::Object(chat)) =

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
 use loquat::ModelFiles;
-use loquat_chat::ChatContext;
+use loquat_chat::{ChatContext, MediaReader};
 use loquat_engine::EngineOptions;
 use loquat_server::config;
 use loquat_server::{ModelInfo, OpenFailure, Opened, Opener, Planned, trim_memory};
@@ -142,6 +142,7 @@ impl ServableModel {
         } = &self.planned;
         let template = self.chat_context.template();
         let metadata = FileMetadata::read(files);
+        let (reader, media) = (self.chat_context.media_reader(), &plan.capabilities.media);
         ModelInfo {
             family: files.checkpoint.spec.family.to_owned(),
             format: match files.checkpoint.format {
@@ -163,6 +164,8 @@ impl ServableModel {
             tools: template.is_some(),
             thinking: self.chat_context.format().reasoning.is_some(),
             embeddings: plan.capabilities.hidden_size.is_some(),
+            images: reader.is_some() && media.images,
+            videos: reader.is_some_and(MediaReader::takes_video) && media.videos,
             template: template.map(|template| template.source(false).to_owned()),
         }
     }

@@ -10,6 +10,7 @@ mod bench;
 mod chat;
 mod convert;
 mod errors;
+mod images;
 mod inspect;
 #[cfg(unix)]
 mod line_editor;

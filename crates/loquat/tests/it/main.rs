@@ -7,6 +7,7 @@ mod embeddings;
 mod examples;
 mod loading;
 mod logprobs;
+mod media;
 mod tokenization;
 mod tools;
 

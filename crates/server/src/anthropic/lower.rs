@@ -3,19 +3,20 @@
 use std::collections::HashMap;
 
 use loquat_chat::{
-    ChatContext, ChatRequest, Effort, Message, MessageContent, ReplyOpening, Role, Thinking, Tool,
-    ToolCall, ToolChoice,
+    ChatContext, ChatRequest, ContentPart, Effort, Image, Message, MessageContent, ReplyOpening,
+    Role, Thinking, Tool, ToolCall, ToolChoice,
 };
 use loquat_grammar::GrammarSource;
 use serde_json::Value;
 
 use super::request::{
-    self as wire, CountRequest, CustomTool, Display, InputBlock, InputMessage, MessageRole,
-    OutputConfig, OutputFormat, ResultBlock, SystemBlock, TextBlock, ThinkingBlock, ToolDefinition,
-    ToolResultBlock, ToolUseBlock,
+    self as wire, Base64Source, CountRequest, CustomTool, Display, ImageBlock, ImageSource,
+    InputBlock, InputMessage, MessageRole, OutputConfig, OutputFormat, ResultBlock, SystemBlock,
+    TextBlock, ThinkingBlock, ToolDefinition, ToolResultBlock, ToolUseBlock,
 };
 use crate::error::ApiError;
 use crate::field::{Field, FieldPath};
+use crate::images;
 use crate::union::TextOr;
 
 pub struct LoweredConversation {
@@ -101,8 +102,8 @@ impl Lowering {
             Some(TextOr::Many(blocks)) => {
                 let texts = blocks
                     .into_iter()
-                    .map(|SystemBlock::Text(block)| self.text(block));
-                parts(texts.collect())
+                    .map(|SystemBlock::Text(block)| self.text(block).into());
+                MessageContent::from_parts(texts.collect())
             }
         };
         if !content.is_empty() {
@@ -114,41 +115,44 @@ impl Lowering {
         let InputMessage { role, content } = message;
         let blocks = match content {
             TextOr::Text(text) => {
-                self.add_text(role, vec![text]);
+                self.add_parts(role, vec![text.into()]);
                 return Ok(());
             }
             TextOr::Many(blocks) => blocks,
         };
-        let mut texts = Vec::new();
+        let mut parts = Vec::new();
         for (at, block) in blocks.into_iter().enumerate() {
             let path = || {
                 let content = Field::Messages.index(index).field(Field::Content);
                 content.index(at)
             };
             match (role, block) {
-                (_, InputBlock::Text(block)) => texts.push(self.text(block)),
+                (_, InputBlock::Text(block)) => parts.push(self.text(block).into()),
+                (MessageRole::User, InputBlock::Image(block)) => {
+                    parts.push(self.image(block, path())?.into());
+                }
                 (MessageRole::Assistant, InputBlock::Thinking(block)) => self.add_thinking(block),
                 (MessageRole::Assistant, InputBlock::RedactedThinking(_)) => {
                     self.ignore_if("redacted_thinking", true);
                 }
                 (MessageRole::Assistant, InputBlock::ToolUse(block)) => {
-                    self.add_text(role, std::mem::take(&mut texts));
+                    self.add_parts(role, std::mem::take(&mut parts));
                     self.add_call(block);
                 }
                 (MessageRole::User, InputBlock::ToolResult(block)) => {
-                    self.add_text(role, std::mem::take(&mut texts));
+                    self.add_parts(role, std::mem::take(&mut parts));
                     self.add_result(block, path())?;
                 }
                 (_, block) => return Err(wrong_role(path(), &block)),
             }
         }
-        self.add_text(role, texts);
+        self.add_parts(role, parts);
         Ok(())
     }
 
-    /// Adds text to the last message of this role, or to a new one.
-    fn add_text(&mut self, role: MessageRole, texts: Vec<String>) {
-        if texts.is_empty() {
+    /// Adds parts to the last message of this role, or to a new one.
+    fn add_parts(&mut self, role: MessageRole, parts: Vec<ContentPart>) {
+        if parts.is_empty() {
             return;
         }
         let role = match role {
@@ -161,9 +165,14 @@ impl Lowering {
             Some(last) => {
                 let so_far =
                     std::mem::replace(&mut last.content, MessageContent::Parts(Vec::new()));
-                last.content = joined(so_far, texts);
+                let mut joined = so_far.into_parts();
+                joined.extend(parts);
+                last.content = MessageContent::from_parts(joined);
             }
-            None => self.messages.push(Message::new(role, parts(texts))),
+            None => {
+                let content = MessageContent::from_parts(parts);
+                self.messages.push(Message::new(role, content));
+            }
         }
     }
 
@@ -216,26 +225,32 @@ impl Lowering {
             let problem = format!("is `{tool_use_id}`; no earlier `tool_use` block has that `id`");
             return Err(ApiError::invalid(path.field(Field::ToolUseId), problem));
         };
-        let mut texts = match content {
+        let mut parts: Vec<ContentPart> = match content {
             None => Vec::new(),
-            Some(TextOr::Text(text)) => vec![text],
+            Some(TextOr::Text(text)) => vec![text.into()],
             Some(TextOr::Many(blocks)) => {
-                let texts = blocks
-                    .into_iter()
-                    .map(|ResultBlock::Text(block)| self.text(block));
-                texts.collect()
+                let blocks = blocks.into_iter().enumerate();
+                let parts = blocks.map(|(at, block)| match block {
+                    ResultBlock::Text(block) => Ok(self.text(block).into()),
+                    ResultBlock::Image(block) => {
+                        let path = path.clone().field(Field::Content).index(at);
+                        Ok(self.image(block, path)?.into())
+                    }
+                });
+                parts.collect::<Result<_, ApiError>>()?
             }
         };
         if is_error {
-            match texts.first_mut() {
-                Some(first) => first.insert_str(0, "Error: "),
-                None => texts.push("Error".to_owned()),
+            match parts.first_mut() {
+                Some(ContentPart::Text(first)) => first.insert_str(0, "Error: "),
+                Some(_) => parts.insert(0, "Error: ".into()),
+                None => parts.push("Error".into()),
             }
         }
         self.messages.push(Message {
             tool_call_id: Some(tool_use_id),
             name: Some(name),
-            ..Message::new(Role::Tool, parts(texts))
+            ..Message::new(Role::Tool, MessageContent::from_parts(parts))
         });
         Ok(())
     }
@@ -257,6 +272,16 @@ impl Lowering {
             parameters: input_schema,
             strict,
         }
+    }
+
+    fn image(&mut self, block: ImageBlock, path: FieldPath) -> Result<Image, ApiError> {
+        let ImageBlock {
+            source: ImageSource::Base64(Base64Source { media_type, data }),
+            cache_control,
+        } = block;
+        self.ignore_if("cache_control", cache_control.is_some());
+        let field = path.field(Field::Source).field(Field::Data);
+        images::from_base64(field, &data, Some(&media_type))
     }
 
     fn text(&mut self, block: TextBlock) -> String {
@@ -316,27 +341,10 @@ impl Lowering {
     }
 }
 
-fn parts(mut texts: Vec<String>) -> MessageContent {
-    match texts.len() {
-        0 => MessageContent::Text(String::new()),
-        1 => MessageContent::Text(texts.remove(0)),
-        _ => MessageContent::Parts(texts),
-    }
-}
-
-fn joined(content: MessageContent, more: Vec<String>) -> MessageContent {
-    let mut texts = match content {
-        MessageContent::Text(text) if text.is_empty() => Vec::new(),
-        MessageContent::Text(text) => vec![text],
-        MessageContent::Parts(texts) => texts,
-    };
-    texts.extend(more);
-    parts(texts)
-}
-
 fn wrong_role(path: FieldPath, block: &InputBlock) -> ApiError {
     let (kind, role) = match block {
         InputBlock::Text(_) => ("text", "any"),
+        InputBlock::Image(_) => ("image", "user"),
         InputBlock::Thinking(_) => ("thinking", "assistant"),
         InputBlock::RedactedThinking(_) => ("redacted_thinking", "assistant"),
         InputBlock::ToolUse(_) => ("tool_use", "assistant"),

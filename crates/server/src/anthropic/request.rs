@@ -133,6 +133,7 @@ pub enum MessageRole {
 #[schema(as = AnthropicBlock)]
 pub enum InputBlock {
     Text(TextBlock),
+    Image(ImageBlock),
     Thinking(ThinkingBlock),
     RedactedThinking(RedactedThinkingBlock),
     ToolUse(ToolUseBlock),
@@ -142,7 +143,7 @@ pub enum InputBlock {
 const BLOCKS: TypeTags = TypeTags {
     default: None,
     refused: &[
-        (&["image", "document"], TEXT_ONLY),
+        (&["document"], "send its text"),
         (
             &["search_result", "container_upload"],
             "send its content as text",
@@ -164,8 +165,6 @@ const BLOCKS: TypeTags = TypeTags {
     ],
 };
 
-const TEXT_ONLY: &str = "messages are text only";
-
 impl<'de> Deserialize<'de> for InputBlock {
     fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
         BLOCKS.read(deserializer, Self::deserialize)
@@ -184,6 +183,55 @@ pub struct TextBlock {
     /// Has no effect: the model does not see citations.
     #[schema(value_type = Option<Vec<Object>>)]
     pub citations: Option<Vec<Value>>,
+}
+
+/// An image, for models that read images.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = AnthropicImageBlock)]
+pub struct ImageBlock {
+    pub source: ImageSource,
+    /// Has no effect: every prompt is cached.
+    #[schema(value_type = Option<Object>)]
+    pub cache_control: Option<Map<String, Value>>,
+}
+
+/// Where an image is. Only `base64` is supported.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(tag = "type", rename_all = "snake_case", remote = "Self")]
+#[schema(as = AnthropicImageSource)]
+pub enum ImageSource {
+    Base64(Base64Source),
+}
+
+const SOURCES: TypeTags = TypeTags {
+    default: None,
+    refused: &[
+        (
+            &["url"],
+            "this server fetches nothing; send the image itself as `base64`",
+        ),
+        (
+            &["file"],
+            "this server stores no files; send the image itself as `base64`",
+        ),
+    ],
+};
+
+impl<'de> Deserialize<'de> for ImageSource {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        SOURCES.read(deserializer, Self::deserialize)
+    }
+}
+
+/// An image file.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = AnthropicBase64Source)]
+pub struct Base64Source {
+    /// `image/png`, `image/jpeg`, `image/webp`, `image/gif` or `image/bmp`.
+    pub media_type: String,
+    pub data: String,
 }
 
 /// The assistant's thinking in an earlier reply.
@@ -246,6 +294,7 @@ pub struct ToolResultBlock {
 #[schema(as = AnthropicResultBlock)]
 pub enum ResultBlock {
     Text(TextBlock),
+    Image(ImageBlock),
 }
 
 impl<'de> Deserialize<'de> for ResultBlock {

@@ -130,8 +130,8 @@ async fn invalid_fields_are_named() {
         (json!({ "container": "c" }), "`container` is not supported"),
         (json!({ "mesages": 1 }), "`mesages` is not a known field"),
         (
-            block(json!({ "type": "image", "source": {} })),
-            "`messages[0].content[0]`: `image` is not supported",
+            block(json!({ "type": "image", "source": { "type": "url", "url": "http://a/b" } })),
+            "`url` is not supported: this server fetches nothing",
         ),
         (
             block(json!({ "type": "document" })),

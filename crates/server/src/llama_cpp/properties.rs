@@ -62,7 +62,7 @@ pub struct LlamaDefaults {
     pub n_ctx: usize,
 }
 
-/// What the model reads beside text: nothing.
+/// What the model reads beside text.
 #[derive(Debug, Serialize, ToSchema)]
 pub struct LlamaModalities {
     pub vision: bool,
@@ -101,7 +101,7 @@ pub async fn props(
         eos_token,
         build_info: concat!("loquat-", env!("CARGO_PKG_VERSION")).to_owned(),
         modalities: LlamaModalities {
-            vision: false,
+            vision: lease.info.images,
             audio: false,
         },
     }))

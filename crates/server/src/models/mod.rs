@@ -107,6 +107,23 @@ pub struct ModelInfo {
     pub tools: bool,
     pub thinking: bool,
     pub embeddings: bool,
+    /// Reads images.
+    pub images: bool,
+    /// Reads videos.
+    pub videos: bool,
     /// The template's text, for Ollama's `show`.
     pub template: Option<String>,
+}
+
+impl ModelInfo {
+    /// What the model reads, by OpenAI's names.
+    pub fn input_modalities(&self) -> Vec<&'static str> {
+        let all = [
+            ("text", true),
+            ("image", self.images),
+            ("video", self.videos),
+        ];
+        let read = all.into_iter().filter(|(_, reads)| *reads);
+        read.map(|(name, _)| name).collect()
+    }
 }

@@ -63,7 +63,7 @@ pub struct OllamaChatRequest {
 impl WireRequest for OllamaChatRequest {
     const IGNORED_NESTED: FieldTables<&'static str> = &[options::IGNORED, keep_alive::IGNORED];
     const REFUSED: FieldTables<Field> = &[response::REFUSED];
-    const REFUSED_NESTED: FieldTables<&'static str> = &[options::REFUSED, message::REFUSED];
+    const REFUSED_NESTED: FieldTables<&'static str> = &[options::REFUSED];
 }
 
 /// A reply, or a line of it.

@@ -67,6 +67,9 @@ pub struct OllamaGenerateRequest {
     /// The text that follows: the model writes what is between the prompt and it, without its chat
     /// template. Refused if the model has no fill-in-the-middle tokens.
     pub suffix: Option<String>,
+    /// PNG, JPEG, WebP, GIF or BMP files as base64, for models that read images. They come before
+    /// the prompt, and need the model's chat template.
+    pub images: Option<Vec<String>>,
 }
 
 impl WireRequest for OllamaGenerateRequest {
@@ -81,7 +84,6 @@ impl WireRequest for OllamaGenerateRequest {
                 Field::Context,
                 "it is deprecated in Ollama; send the messages to /api/chat",
             ),
-            (Field::Images, message::TEXT_ONLY),
             (Field::Width, NO_IMAGES),
             (Field::Height, NO_IMAGES),
             (Field::Steps, NO_IMAGES),
@@ -134,6 +136,7 @@ pub async fn generate(
         logprobs,
         top_logprobs,
         suffix,
+        images,
     } = body.value;
     let logprobs = response::logprobs(logprobs, top_logprobs)?;
     let fields = PromptFields {
@@ -144,8 +147,9 @@ pub async fn generate(
         answer: format.and_then(OllamaFormat::lower),
         logprobs,
         suffix: suffix.filter(|suffix| !suffix.is_empty()),
+        images: images.filter(|images| !images.is_empty()),
     };
-    let is_empty = fields.prompt.is_empty();
+    let is_empty = fields.prompt.is_empty() && fields.images.is_none();
     let text_bytes = fields.prompt.len() + fields.suffix.as_ref().map_or(0, String::len);
     let lower =
         move |model: &Loaded, options: Options, stop: &StopFlag| fields.lower(model, options, stop);
@@ -174,6 +178,7 @@ struct PromptFields {
     answer: Option<GrammarSource>,
     logprobs: Option<Logprobs>,
     suffix: Option<String>,
+    images: Option<Vec<String>>,
 }
 
 impl PromptFields {
@@ -193,7 +198,8 @@ impl PromptFields {
 
     fn lower_chat(self, model: &Loaded, options: Options) -> Result<LoweredPrompt, ApiError> {
         let system = self.system.map(|system| Message::new(Role::System, system));
-        let user = Message::new(Role::User, self.prompt);
+        let content = message::with_images(Field::Images.into(), self.images, self.prompt)?;
+        let user = Message::new(Role::User, content);
         let think = self.think.map(|think| think.lower(model));
         let request = ChatRequest {
             messages: system.into_iter().chain([user]).collect(),
@@ -218,6 +224,7 @@ impl PromptFields {
         let chat_only = [
             (Field::System, self.system.is_some()),
             (Field::Think, thinks),
+            (Field::Images, self.images.is_some()),
         ];
         if let Some((field, _)) = chat_only.iter().find(|(_, present)| *present) {
             let reason = if self.raw {

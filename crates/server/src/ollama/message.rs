@@ -2,13 +2,14 @@
 
 use std::collections::VecDeque;
 
-use loquat_chat::{Message, Role, Tool, ToolCall};
+use loquat_chat::{ContentPart, Message, MessageContent, Role, Tool, ToolCall};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value, json};
 use utoipa::ToSchema;
 
 use crate::error::ApiError;
 use crate::field::{Field, FieldPath};
+use crate::images;
 
 /// A message of a conversation.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
@@ -20,7 +21,8 @@ pub struct OllamaMessage {
     pub content: Option<String>,
     /// The assistant's thinking before the answer.
     pub thinking: Option<String>,
-    /// Refused unless empty: this server reads text only.
+    /// PNG, JPEG, WebP, GIF or BMP files as base64, for models that read images. They come before
+    /// the text.
     pub images: Option<Vec<String>>,
     /// Tool calls of the assistant.
     pub tool_calls: Option<Vec<OllamaToolCall>>,
@@ -126,7 +128,7 @@ impl OllamaMessage {
             tool_call_id,
         } = self;
         let field = |field| path.clone().field(field);
-        check_images(field(Field::Images), images)?;
+        let content = with_images(field(Field::Images), images, content.unwrap_or_default())?;
         let tool_calls = tool_calls.unwrap_or_default();
         let thinking = thinking.filter(|thinking| !thinking.is_empty());
         let role_fields = [
@@ -158,7 +160,7 @@ impl OllamaMessage {
             tool_calls: calls.collect::<Result<_, _>>()?,
             tool_call_id: call_id,
             name: tool_name,
-            ..Message::new(role.lower(), content.unwrap_or_default())
+            ..Message::new(role.lower(), content)
         })
     }
 }
@@ -216,18 +218,22 @@ impl PendingCalls {
     }
 }
 
-fn check_images(field: FieldPath, images: Option<Vec<String>>) -> Result<(), ApiError> {
-    if images.is_none_or(|images| images.is_empty()) {
-        Ok(())
-    } else {
-        Err(ApiError::unsupported(field, TEXT_ONLY))
+/// A message's content: its images, then its text.
+pub fn with_images(
+    field: FieldPath,
+    images: Option<Vec<String>>,
+    text: String,
+) -> Result<MessageContent, ApiError> {
+    let mut parts = Vec::new();
+    for (index, data) in images.unwrap_or_default().iter().enumerate() {
+        let image = images::from_base64(field.clone().index(index), data, None)?;
+        parts.push(ContentPart::Image(image));
     }
+    if !text.is_empty() {
+        parts.push(text.into());
+    }
+    Ok(MessageContent::from_parts(parts))
 }
-
-pub const TEXT_ONLY: &str = "this server reads text only";
-
-/// Fields of messages that are refused, with the reason.
-pub const REFUSED: &[(&str, &str)] = &[("messages.images", TEXT_ONLY)];
 
 fn check_type(field: FieldPath, kind: Option<String>) -> Result<(), ApiError> {
     match kind.as_deref() {

@@ -111,7 +111,7 @@ pub struct OllamaShow {
     pub details: OllamaDetails,
     #[schema(value_type = Object)]
     pub model_info: Map<String, Value>,
-    /// Any of `completion`, `tools`, `thinking`, `embedding`.
+    /// Any of `completion`, `tools`, `thinking`, `embedding`, `vision`.
     pub capabilities: Vec<&'static str>,
     /// The modification time of its files, in RFC 3339.
     pub modified_at: String,
@@ -288,6 +288,7 @@ fn capabilities(info: &ModelInfo) -> Vec<&'static str> {
         ("tools", info.tools),
         ("thinking", info.thinking),
         ("embedding", info.embeddings),
+        ("vision", info.images),
     ];
     let able = all.into_iter().filter(|(_, able)| *able);
     able.map(|(name, _)| name).collect()

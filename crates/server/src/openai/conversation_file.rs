@@ -1,6 +1,6 @@
 //! Conversations and tools in JSON files, in the format of OpenAI's API.
 
-use loquat_chat::{Message, MessageContent, Tool, ToolCall};
+use loquat_chat::{ContentPart, Message, MessageContent, Tool, ToolCall};
 use serde::Deserialize;
 use serde_json::{Map, Value, json};
 
@@ -8,7 +8,7 @@ use super::messages::{self, ChatMessage};
 use super::tools::ChatTool;
 use crate::error::ApiError;
 use crate::field::Field;
-use crate::wire;
+use crate::{images, wire};
 
 /// A file that is not a conversation or a list of tools. The message names the field.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -80,10 +80,9 @@ fn message_to_json(message: &Message) -> Value {
         tool_call_id,
         name,
     } = message;
-    let part = |text: &String| json!({ "type": "text", "text": text });
     let content: Value = match content {
         MessageContent::Text(text) => text.as_str().into(),
-        MessageContent::Parts(parts) => parts.iter().map(part).collect(),
+        MessageContent::Parts(parts) => parts.iter().map(part_to_json).collect(),
     };
     let text = |text: &Option<String>| text.as_deref().map(Value::from);
     let calls = (!tool_calls.is_empty()).then(|| tool_calls.iter().map(call_to_json).collect());
@@ -98,6 +97,19 @@ fn message_to_json(message: &Message) -> Value {
     let fields = fields.into_iter();
     let fields = fields.filter_map(|(key, value)| Some((key.to_owned(), value?)));
     Value::Object(fields.collect())
+}
+
+/// Media without a file, and videos, which the format lacks, are written as text.
+fn part_to_json(part: &ContentPart) -> Value {
+    let text = match part {
+        ContentPart::Text(text) => text,
+        ContentPart::Image(image) => match image.file_bytes().and_then(images::to_url) {
+            Some(url) => return json!({ "type": "image_url", "image_url": { "url": url } }),
+            None => "[image]",
+        },
+        ContentPart::Video(_) => "[video]",
+    };
+    json!({ "type": "text", "text": text })
 }
 
 fn call_to_json(call: &ToolCall) -> Value {

@@ -1,7 +1,7 @@
 //! Messages of a conversation in OpenAI's format: the one reader of requests and files.
 
-use loquat_chat::{Message, MessageContent, Role, ToolCall};
-use serde::Deserialize;
+use loquat_chat::{ContentPart as Part, Detail, Image, Message, MessageContent, Role, ToolCall};
+use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
@@ -9,6 +9,7 @@ use super::resolve_alias;
 use super::tools::FunctionType;
 use crate::error::ApiError;
 use crate::field::{Field, FieldPath};
+use crate::images;
 use crate::union::TextOr;
 
 /// A message of a conversation. Replies of this server can be sent back unchanged.
@@ -57,20 +58,67 @@ pub enum ChatRole {
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ContentPart {
-    /// `text` (the default), or `refusal` in an assistant's message. Images, audio and files are
-    /// refused.
+    /// `text` (the default), `image_url`, or `refusal` in an assistant's message. Audio and files
+    /// are refused.
     #[serde(rename = "type")]
     pub kind: Option<ContentPartType>,
     /// The text of a `text` part.
     pub text: Option<String>,
     /// The text of a `refusal` part.
     pub refusal: Option<String>,
-    /// Refused: this server reads text only.
-    pub image_url: Option<Value>,
-    /// Refused: this server reads text only.
+    /// The image of an `image_url` part, for models that read images.
+    pub image_url: Option<ImageUrlOrText>,
+    /// Refused: this server does not read audio.
     pub input_audio: Option<Value>,
-    /// Refused: this server reads text only.
+    /// Refused: this server does not read files.
     pub file: Option<Value>,
+}
+
+/// An image, or its URL alone.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[serde(untagged, expecting = "an object with a `url`, or a URL")]
+pub enum ImageUrlOrText {
+    Url(String),
+    Image(ImageUrl),
+}
+
+/// An image.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct ImageUrl {
+    /// A `data:` URI with base64 of a PNG, JPEG, WebP, GIF or BMP file. Other addresses are refused.
+    pub url: String,
+    pub detail: Option<ImageDetail>,
+}
+
+/// How closely the model looks at an image. `auto` and `high`: at the size that its processor
+/// chooses. `low`: shrunk to at most 512 pixels a side, if that takes fewer tokens.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize, Deserialize, ToSchema)]
+#[serde(rename_all = "snake_case")]
+pub enum ImageDetail {
+    Auto,
+    Low,
+    High,
+}
+
+impl ImageDetail {
+    pub fn lower(self) -> Detail {
+        match self {
+            Self::Auto | Self::High => Detail::Full,
+            Self::Low => Detail::Low,
+        }
+    }
+}
+
+impl ImageUrlOrText {
+    fn lower(self, path: FieldPath) -> Result<Image, ApiError> {
+        let (url, detail) = match self {
+            Self::Url(url) => (url, None),
+            Self::Image(ImageUrl { url, detail }) => (url, detail),
+        };
+        let image = images::from_url(path, &url)?;
+        Ok(image.with_detail(detail.map_or_else(Detail::default, ImageDetail::lower)))
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Deserialize, ToSchema)]
@@ -245,7 +293,8 @@ fn with_refusal(
 ) -> Option<MessageContent> {
     match (content, refusal) {
         (Some(content), Some(refusal)) if !content.is_empty() => {
-            Some(MessageContent::Parts(vec![content.joined(), refusal]))
+            let texts = vec![content.joined().into(), refusal.into()];
+            Some(MessageContent::Parts(texts))
         }
         (_, Some(refusal)) => Some(MessageContent::Text(refusal)),
         (content, None) => content,
@@ -266,14 +315,14 @@ fn lower_content(
         TextOr::Text(text) => Ok(MessageContent::Text(text)),
         TextOr::Many(parts) => {
             let parts = parts.into_iter().enumerate();
-            let texts = parts.map(|(index, part)| part.lower(&path.clone().index(index), role));
-            texts.collect::<Result<_, _>>().map(MessageContent::Parts)
+            let parts = parts.map(|(index, part)| part.lower(&path.clone().index(index), role));
+            parts.collect::<Result<_, _>>().map(MessageContent::Parts)
         }
     }
 }
 
 impl ContentPart {
-    fn lower(self, path: &FieldPath, role: ChatRole) -> Result<String, ApiError> {
+    fn lower(self, path: &FieldPath, role: ChatRole) -> Result<Part, ApiError> {
         let Self {
             kind,
             text,
@@ -301,11 +350,24 @@ impl ContentPart {
             ContentPartType::Text => text,
             ContentPartType::Refusal if role == ChatRole::Assistant => refusal,
             ContentPartType::Refusal => return Err(wrong_role(field, "assistant")),
-            ContentPartType::ImageUrl | ContentPartType::InputAudio | ContentPartType::File => {
-                return Err(ApiError::unsupported(field, "this server reads text only"));
+            ContentPartType::ImageUrl => {
+                let missing = || ApiError::invalid(field.clone(), "is missing");
+                let image = image_url.ok_or_else(missing)?;
+                return image.lower(field).map(Part::Image);
+            }
+            ContentPartType::InputAudio => {
+                return Err(ApiError::unsupported(
+                    field,
+                    "this server does not read audio",
+                ));
+            }
+            ContentPartType::File => {
+                let reason = "this server does not read files; send their text";
+                return Err(ApiError::unsupported(field, reason));
             }
         };
-        text.ok_or_else(|| ApiError::invalid(field, "is missing"))
+        let text = text.ok_or_else(|| ApiError::invalid(field, "is missing"))?;
+        Ok(Part::Text(text))
     }
 }
 

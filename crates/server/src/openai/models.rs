@@ -60,6 +60,8 @@ pub struct ModelCard {
     /// The size of its files.
     pub size_bytes: Option<u64>,
     pub capabilities: Option<ModelCapabilities>,
+    /// What requests may contain: `text`, `image`, `video`.
+    pub input_modalities: Option<Vec<&'static str>>,
 }
 
 /// Capabilities of a model.
@@ -74,6 +76,8 @@ pub struct ModelCapabilities {
     /// Reason before it answers.
     pub reasoning: bool,
     pub embeddings: bool,
+    /// Read images.
+    pub vision: bool,
 }
 
 /// List the models.
@@ -149,7 +153,9 @@ impl From<ModelStatus> for ModelCard {
                 tools: info.tools,
                 reasoning: info.thinking,
                 embeddings: info.embeddings,
+                vision: info.images,
             }),
+            input_modalities: info.map(ModelInfo::input_modalities),
         }
     }
 }
@@ -212,7 +218,9 @@ mod tests {
                 "tools": true,
                 "reasoning": true,
                 "embeddings": list["data"][1]["capabilities"]["embeddings"],
+                "vision": false,
             },
+            "input_modalities": ["text"],
         });
         assert_eq!(list["data"][1], expected);
     }

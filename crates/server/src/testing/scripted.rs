@@ -126,6 +126,8 @@ impl Scripted {
             tools: true,
             thinking: true,
             embeddings: self.embeddings,
+            images: false,
+            videos: false,
             template: Some(self.template.clone()),
         }
     }

@@ -7,6 +7,7 @@ mod disconnects;
 mod framing;
 mod http2;
 mod http_client;
+mod images;
 mod limits;
 #[path = "../../src/testing/scripted.rs"]
 #[allow(dead_code, reason = "the crate's own tests use more of it")]

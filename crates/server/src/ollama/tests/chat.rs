@@ -241,7 +241,10 @@ async fn unsupported_fields_are_named() {
     };
     let tool = |kind: &str| json!({ "tools": [{ "type": kind, "function": { "name": "f" } }] });
     let cases = [
-        (message(json!({ "images": ["aGk="] })), "messages[0].images"),
+        (
+            message(json!({ "images": ["aGk="] })),
+            "messages[0].images[0]",
+        ),
         (message(json!({ "role": "robot" })), "messages[0].role"),
         (message(json!({ "contnt": "kind" })), "contnt"),
         (json!({ "messages": "hi" }), "messages"),

@@ -112,7 +112,7 @@ async fn unsupported_fields_are_named() {
         (json!({ "suffix": "end" }), "suffix"),
         (json!({ "template": "{{ .Prompt }}" }), "template"),
         (json!({ "context": [1, 2] }), "context"),
-        (json!({ "images": ["aGk="] }), "images"),
+        (json!({ "images": ["aGk="] }), "images[0]"),
         (json!({ "width": 64 }), "width"),
         (json!({ "raw": true, "system": "be kind" }), "system"),
         (json!({ "raw": true, "think": true }), "think"),

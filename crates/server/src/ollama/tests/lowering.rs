@@ -148,8 +148,8 @@ fn fields_of_other_roles_are_refused() {
             "tool_call_id",
         ),
         (
-            json!({ "role": "user", "content": "x", "images": ["aGk="] }),
-            "images",
+            json!({ "role": "user", "content": "x", "images": ["a!"] }),
+            "images[0]",
         ),
         (
             json!({ "role": "tool", "content": "x",

@@ -40,7 +40,7 @@ struct MessageBuilder {
 impl MessageBuilder {
     fn add(&mut self, item: &Item, ignored: &mut Vec<&'static str>) -> Result<(), ApiError> {
         match item {
-            Item::Message(item) => self.message(item, ignored),
+            Item::Message(item) => self.message(item, ignored)?,
             Item::Reasoning(item) => self.reasoning(item, ignored),
             Item::FunctionCall(item) => self.call(item),
             Item::FunctionCallOutput(item) => self.output(item)?,
@@ -52,7 +52,11 @@ impl MessageBuilder {
         Ok(())
     }
 
-    fn message(&mut self, item: &MessageItem, ignored: &mut Vec<&'static str>) {
+    fn message(
+        &mut self,
+        item: &MessageItem,
+        ignored: &mut Vec<&'static str>,
+    ) -> Result<(), ApiError> {
         let MessageItem {
             id: _,
             role,
@@ -63,7 +67,7 @@ impl MessageBuilder {
         if phase.is_some() && !ignored.contains(&"phase") {
             ignored.push("phase");
         }
-        let content = self::content(content);
+        let content = self::content(content)?;
         let role = match role {
             ItemRole::User => Role::User,
             ItemRole::System => Role::System,
@@ -71,10 +75,11 @@ impl MessageBuilder {
             ItemRole::Assistant => {
                 self.reply(|reply| reply.content.is_empty() && reply.tool_calls.is_empty())
                     .content = content;
-                return;
+                return Ok(());
             }
         };
         self.messages.push(Message::new(role, content));
+        Ok(())
     }
 
     fn reasoning(&mut self, item: &ReasoningItem, ignored: &mut Vec<&'static str>) {
@@ -129,7 +134,7 @@ impl MessageBuilder {
         self.messages.push(Message {
             tool_call_id: Some(call_id.clone()),
             name: Some(name.clone()),
-            ..Message::new(Role::Tool, content(output))
+            ..Message::new(Role::Tool, content(output)?)
         });
         Ok(())
     }
@@ -145,16 +150,14 @@ impl MessageBuilder {
     }
 }
 
-fn content(content: &TextOr<Part>) -> MessageContent {
+fn content(content: &TextOr<Part>) -> Result<MessageContent, ApiError> {
     match content {
-        TextOr::Text(text) => MessageContent::Text(text.clone()),
+        TextOr::Text(text) => Ok(MessageContent::Text(text.clone())),
         TextOr::Many(parts) => {
-            let mut texts: Vec<_> = parts.iter().cloned().map(Part::into_text).collect();
-            match texts.len() {
-                0 => MessageContent::Text(String::new()),
-                1 => MessageContent::Text(texts.remove(0)),
-                _ => MessageContent::Parts(texts),
-            }
+            let parts = parts.iter().map(Part::lower);
+            parts
+                .collect::<Result<_, _>>()
+                .map(MessageContent::from_parts)
         }
     }
 }

@@ -1,11 +1,16 @@
 //! Items of a conversation, in requests and responses.
 
+use loquat_chat::{ContentPart, Detail, Image};
 use serde::{Deserialize, Deserializer, Serialize, Serializer};
 use serde_json::Value;
 use utoipa::ToSchema;
 
+use crate::error::ApiError;
+use crate::field::{Field, FieldPath};
+use crate::images;
 use crate::openai::fresh_id;
 use crate::openai::logprobs::TokenLogprob;
+use crate::openai::messages::ImageDetail;
 use crate::union::{TextOr, TypeTags, null_as_default};
 
 /// A message, reasoning, a call or its output. `type` may be omitted in messages.
@@ -110,6 +115,7 @@ pub struct MessageItem {
 #[schema(as = ResponsePart)]
 pub enum Part {
     InputText(InputText),
+    InputImage(InputImage),
     OutputText(OutputText),
     Refusal(Refusal),
 }
@@ -117,13 +123,8 @@ pub enum Part {
 const PARTS: TypeTags = TypeTags {
     default: None,
     refused: &[(
-        &[
-            "input_image",
-            "input_file",
-            "input_audio",
-            "computer_screenshot",
-        ],
-        "messages are text only",
+        &["input_file", "input_audio", "computer_screenshot"],
+        "messages are text and images only",
     )],
 };
 
@@ -140,12 +141,14 @@ impl Serialize for Part {
 }
 
 impl Part {
-    pub fn into_text(self) -> String {
-        match self {
-            Self::InputText(InputText { text }) => text,
-            Self::OutputText(OutputText { text, .. }) => text,
+    /// The part as the model sees it.
+    pub fn lower(&self) -> Result<ContentPart, ApiError> {
+        let text = match self {
+            Self::InputText(InputText { text }) | Self::OutputText(OutputText { text, .. }) => text,
             Self::Refusal(Refusal { refusal }) => refusal,
-        }
+            Self::InputImage(image) => return image.lower().map(ContentPart::Image),
+        };
+        Ok(ContentPart::Text(text.clone()))
     }
 }
 
@@ -155,6 +158,42 @@ impl Part {
 #[schema(as = ResponseInputText)]
 pub struct InputText {
     pub text: String,
+}
+
+/// An image, for models that read images.
+#[derive(Debug, Clone, PartialEq, Serialize, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = ResponseInputImage)]
+pub struct InputImage {
+    /// A `data:` URI with base64 of a PNG, JPEG, WebP, GIF or BMP file. Other addresses are refused.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub image_url: Option<String>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub detail: Option<ImageDetail>,
+    /// Must be null or omitted: this server stores no files.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub file_id: Option<String>,
+}
+
+impl InputImage {
+    fn lower(&self) -> Result<Image, ApiError> {
+        let Self {
+            image_url,
+            detail,
+            file_id,
+        } = self;
+        // Items of earlier responses may come before those of the request, so no index is known.
+        let field = |name: Field| FieldPath::verbatim("input_image").field(name);
+        if file_id.is_some() {
+            let reason = "this server stores no files; send the image as a `data:` URI";
+            return Err(ApiError::unsupported(field(Field::FileId), reason));
+        }
+        let field = field(Field::ImageUrl);
+        let missing = || ApiError::invalid(field.clone(), "is missing");
+        let url = image_url.as_deref().ok_or_else(missing)?;
+        let image = images::from_url(field.clone(), url)?;
+        Ok(image.with_detail(detail.map_or_else(Detail::default, ImageDetail::lower)))
+    }
 }
 
 /// Text of the model.

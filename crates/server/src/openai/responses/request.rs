@@ -106,7 +106,7 @@ impl WireRequest for ResponseRequest {
         ("include[computer_call_output.output.image_url]", BUILT_IN),
         (
             "include[message.input_image.image_url]",
-            "messages are text only",
+            "images are not returned",
         ),
         ("encrypted_content", "reasoning is not encrypted"),
         ("phase", "replies have no phases"),

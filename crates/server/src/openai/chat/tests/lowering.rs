@@ -63,7 +63,7 @@ fn messages_keep_roles_and_content() {
         ..Message::new(Role::Assistant, "yes")
     };
     let parts =
-        |parts: &[&str]| MessageContent::Parts(parts.iter().map(|&part| part.into()).collect());
+        |parts: &[&str]| MessageContent::Parts(parts.iter().map(|part| (*part).into()).collect());
     let cases = [
         (
             json!({ "role": "system", "content": "be" }),

@@ -197,8 +197,8 @@ async fn invalid_fields_are_named() {
         ),
         (
             part(json!({ "type": "input_image" })),
-            Some("input[0]"),
-            "`input_image` is not supported",
+            Some("input_image.image_url"),
+            "is missing",
         ),
         (
             part(json!({ "type": "input_file" })),

@@ -1,0 +1,117 @@
+//! Images on the command line, with a tiny checkpoint of `../shared/goldens-vision`.
+
+use std::path::{Path, PathBuf};
+
+use crate::support::{golden, loquat, piped};
+
+/// The checkpoint has none. Writes images as Qwen's templates do.
+const TEMPLATE: &str = "{% for message in messages %}\
+    {% if message.content is string %}{{ message.content }}{% else %}\
+    {% for part in message.content %}\
+    {% if part.type == 'image' %}<|vision_start|><|image_pad|><|vision_end|>\
+    {% else %}{{ part.text }}{% endif %}{% endfor %}{% endif %}{% endfor %}";
+
+struct TinyVision {
+    folder: tempfile::TempDir,
+    images: PathBuf,
+}
+
+impl TinyVision {
+    /// A copy of the checkpoint with a chat template.
+    fn new() -> Option<Self> {
+        let goldens = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/goldens-vision");
+        if !goldens.is_dir() {
+            eprintln!("skipped: {} is not there", goldens.display());
+            return None;
+        }
+        let folder = tempfile::tempdir().unwrap();
+        for entry in std::fs::read_dir(goldens.join("qwen3_vl")).unwrap() {
+            let path = entry.unwrap().path();
+            let name = path.file_name().unwrap();
+            // Copied, because the original may be read-only.
+            std::fs::write(folder.path().join(name), std::fs::read(&path).unwrap()).unwrap();
+        }
+        std::fs::write(folder.path().join("chat_template.jinja"), TEMPLATE).unwrap();
+        Some(Self {
+            folder,
+            images: goldens.join("images"),
+        })
+    }
+
+    fn model(&self) -> &str {
+        self.folder.path().to_str().unwrap()
+    }
+
+    fn image(&self, name: &str) -> String {
+        self.images.join(name).to_str().unwrap().to_owned()
+    }
+}
+
+#[test]
+fn images_are_files_or_stdin() {
+    let Some(tiny) = TinyVision::new() else {
+        return;
+    };
+    let ask = |words: &[&str]| {
+        let mut all = vec!["run", tiny.model(), "-n", "12", "-t", "0"];
+        all.extend(words);
+        loquat(all).quiet()
+    };
+    let (one, other) = (tiny.image("img1_90x61.png"), tiny.image("frame0_90x61.png"));
+    let answer = ask(&["--image", &one, "What is this?"]);
+    assert_ne!(ask(&["--image", &other, "What is this?"]), answer);
+    assert_ne!(
+        ask(&["--image", &one, "--image", &other, "What is this?"]),
+        answer
+    );
+    let bytes = std::fs::read(&one).unwrap();
+    let words = [
+        "run",
+        tiny.model(),
+        "-n",
+        "12",
+        "-t",
+        "0",
+        "--image",
+        "-",
+        "What is this?",
+    ];
+    assert_eq!(piped(&words, &bytes).quiet(), answer);
+}
+
+#[test]
+fn unusable_images_are_refused() {
+    let Some(tiny) = TinyVision::new() else {
+        return;
+    };
+    let image = tiny.image("img0_48x48.png");
+    let text_only = golden("llama");
+    loquat(["run", &text_only, "--image", &image, "What is this?"])
+        .refused(4, &["--image", "reads text only"]);
+    loquat(["run", tiny.model(), "--image", "missing.png", "What?"]).refused(2, &["--image"]);
+    let config = tiny.folder.path().join("config.json");
+    let config = config.to_str().unwrap();
+    loquat(["run", tiny.model(), "--image", config, "What?"])
+        .refused(2, &["--image", "not an image"]);
+    piped(&["run", tiny.model(), "--image", "-"], b"").refused(2, &["--image -"]);
+}
+
+#[test]
+fn inspect_shows_the_tower() {
+    let Some(tiny) = TinyVision::new() else {
+        return;
+    };
+    let shown = loquat(["inspect", tiny.model()]).quiet();
+    for words in [
+        "vision tower",
+        "processor",
+        "Qwen3VLProcessor",
+        "images and video",
+    ] {
+        assert!(shown.contains(words), "{words}: {shown}");
+    }
+    let json = loquat(["inspect", tiny.model(), "--json"]).quiet();
+    let json: serde_json::Value = serde_json::from_str(&json).unwrap();
+    assert_eq!(json["vision"]["processor"], "Qwen3VLProcessor");
+    assert_eq!(json["vision"]["video"], true);
+}
