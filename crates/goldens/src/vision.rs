@@ -22,8 +22,9 @@ pub struct VisionGolden {
 /// The fields of `golden.json` that the judge uses.
 #[derive(Deserialize, Default)]
 pub struct Info {
-    pub family: String,
     pub placeholder_ids: Vec<u32>,
+    /// How far the reference's logits are from its own in double precision, if it has those.
+    pub fp32_vs_fp64: Option<f32>,
 }
 
 /// A prompt with its media and what the reference computed.

@@ -13,8 +13,8 @@ use crate::judge::{Judge, JudgeError, hub_style_copy, same_bits, source};
 use crate::report::{Chunks, Differences, Outcome, Report};
 use crate::vision::{VisionCase, VisionGolden};
 
-/// Qwen3.5's own fp32 is this far from its fp64.
-const LOOSE: (&str, f32) = ("qwen3_5", 2e-4);
+/// The largest difference allowed, unless the reference itself is less exact than that.
+const LIMIT: f32 = 1e-4;
 const CHUNKS: [usize; 3] = [1, 7, 16];
 const CONFIG: &str = "config.json";
 
@@ -32,8 +32,8 @@ impl Judge {
         golden: &VisionGolden,
         report: &mut Report,
     ) -> Result<Outcome, JudgeError> {
-        let loose = golden.info.family == LOOSE.0;
-        let limit = if loose { LOOSE.1 } else { 1e-4 }.max(self.judged.limit);
+        let exactness = golden.info.fp32_vs_fp64.unwrap_or(0.0);
+        let limit = LIMIT.max(exactness).max(self.judged.limit);
         let mut notes = Vec::new();
         let mut measured = self.measure_vision(case, source_model, golden, (limit, &mut notes))?;
         if let Some(copy) = hub_style_copy(&case.model)? {

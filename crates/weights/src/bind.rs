@@ -106,12 +106,12 @@ fn find_vision<'a>(
     let Some(vision) = &spec.vision else {
         return Ok(None);
     };
-    let wanted = Wanted {
+    let query = RoleQuery {
         slots: naming.slots(vision, spec.hidden_size),
         conv_shape: ConvShape::ChannelFirst,
         ignores: &|name| naming.ignores(vision, name),
     };
-    find(wanted, tensors, quantization).map(Some)
+    find(query, tensors, quantization).map(Some)
 }
 
 /// Adds the vision part of `spec` to `weights`; its tensors have canonical names.
@@ -172,7 +172,7 @@ enum FoundTensors<'a> {
 }
 
 /// The roles to look up.
-struct Wanted<'n> {
+struct RoleQuery<'n> {
     slots: Vec<Slot>,
     conv_shape: ConvShape,
     /// Whether a tensor without a role may be ignored.
@@ -185,17 +185,17 @@ fn find_text<'a>(
     tensors: &'a [RawTensor],
     quantization: Option<&'a MlxQuantization>,
 ) -> Result<(Vec<Found<'a>>, Mismatch), WeightsError> {
-    let wanted = Wanted {
+    let query = RoleQuery {
         slots: naming.slots(spec),
         conv_shape: naming.conv_shape,
         ignores: &|name| naming.ignores(spec, name),
     };
-    find(wanted, tensors, quantization)
+    find(query, tensors, quantization)
 }
 
 /// Looks up and checks every role's tensors; reads no values.
 fn find<'a>(
-    wanted: Wanted<'_>,
+    query: RoleQuery<'_>,
     tensors: &'a [RawTensor],
     quantization: Option<&'a MlxQuantization>,
 ) -> Result<(Vec<Found<'a>>, Mismatch), WeightsError> {
@@ -207,11 +207,11 @@ fn find<'a>(
         used: HashSet::new(),
         reported: HashSet::new(),
         quantization,
-        conv_shape: wanted.conv_shape,
+        conv_shape: query.conv_shape,
         mismatch: Mismatch::default(),
     };
     let mut found = Vec::new();
-    for slot in wanted.slots {
+    for slot in query.slots {
         // Parts that do not divide evenly among heads: no file can match the config.
         let along = match slot.layout.orientation {
             Orientation::Rows | Orientation::Columns => slot.kind.rows(),
@@ -236,7 +236,7 @@ fn find<'a>(
     let mut mismatch = binder.mismatch;
     let unused = tensors.iter().map(|tensor| tensor.name.as_str());
     mismatch.surplus = unused
-        .filter(|name| !binder.used.contains(name) && !(wanted.ignores)(name))
+        .filter(|name| !binder.used.contains(name) && !(query.ignores)(name))
         .map(str::to_owned)
         .collect();
     Ok((found, mismatch))
