@@ -149,10 +149,10 @@ unsafe fn quantize(x: &[f32], out: *mut ActivationBlock, stride: usize) {
             let bits = (x[i] * inverse + ROUND_MAGIC).to_bits() as i32;
             rounded[i] = bits.wrapping_sub(ROUND_MAGIC.to_bits() as i32);
         }
-        for i in 0..GROUP {
+        for (code, rounded) in result.codes.iter_mut().zip(&mut rounded) {
             // What is not finite gives any code, which sums of sixteen bits must hold.
-            result.codes[i] = (rounded[i] as i8).max(-127);
-            rounded[i] = i32::from(result.codes[i]);
+            *code = (*rounded as i8).max(-127);
+            *rounded = i32::from(*code);
         }
         for (half, rounded) in rounded.as_chunks::<SUM_GROUP>().0.iter().enumerate() {
             let mut pairs = [0; 2];

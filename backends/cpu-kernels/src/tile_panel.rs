@@ -535,9 +535,9 @@ where
         for quad in from..end {
             let a = codes.register(parts_of, quad, 0);
             let b = codes.register(parts_of, quad, 1);
-            for n in 0..N {
+            for (n, sums) in sums.iter_mut().enumerate() {
                 let four = tile_avx2::broadcast((*x.add(n)).codes.as_ptr(), quad);
-                sums[n] = [P::add(sums[n][0], a, four), P::add(sums[n][1], b, four)];
+                *sums = [P::add(sums[0], a, four), P::add(sums[1], b, four)];
             }
         }
         for n in 0..N {
