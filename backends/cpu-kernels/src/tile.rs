@@ -227,12 +227,14 @@ impl TileInput<'_> {
         }
     }
 
+    /// A token's block; those of the next tokens follow.
+    ///
     /// # Safety
     /// The token and the block must exist, as [`TileInput::check`] has checked.
     #[inline(always)]
-    pub unsafe fn block(&self, token: usize, block: usize) -> &ActivationBlock {
+    pub unsafe fn block(&self, token: usize, block: usize) -> *const ActivationBlock {
         // SAFETY: the caller's promise.
-        unsafe { &*self.blocks.as_ptr().add(block * self.stride + token) }
+        unsafe { self.blocks.as_ptr().add(block * self.stride + token) }
     }
 
     /// Without the first tokens.

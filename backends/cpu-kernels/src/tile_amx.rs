@@ -204,10 +204,10 @@ impl Chunk<'_> {
         let mut parity = 0;
         for (i, block) in self.blocks.iter().enumerate() {
             for (half, lines) in block.codes.chunks_exact(group * TILE_ROWS).enumerate() {
-                // SAFETY: every token has all its blocks.
-                let x = unsafe { self.input.block(self.token, self.first + i) };
+                // SAFETY: every token has all its blocks, which begin with their codes.
+                let codes = unsafe { self.input.block(self.token, self.first + i) }.cast::<i8>();
                 let operands = Operands {
-                    activations: x.codes[half * group..].as_ptr(),
+                    activations: codes.wrapping_add(half * group),
                     stride: size_of::<ActivationBlock>(),
                     lines: lines.as_ptr(),
                 };
@@ -243,7 +243,7 @@ impl Chunk<'_> {
         for (n, (dots, total)) in dots.0.iter().zip(totals).enumerate() {
             // SAFETY: the caller's promise; a row of dots is a register.
             unsafe {
-                let x = input.block(self.token + n, index);
+                let x = &*input.block(self.token + n, index);
                 let negated = if form.group == GROUP {
                     x.negated_sum
                 } else {

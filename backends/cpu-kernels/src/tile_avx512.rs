@@ -95,9 +95,9 @@ impl Registers for Avx512 {
     }
 }
 
-/// The number in all lanes, from where the compiler does not know it: it would compute with one
-/// number before it broadcasts the result, and that from a general register takes longer than from
-/// memory.
+/// The number in all lanes, hidden from the compiler. Otherwise the compiler computes with the
+/// scalar and broadcasts the result from a general register, which takes longer than a broadcast
+/// from memory.
 ///
 /// # Safety
 /// Needs the target features, and a number at `at`.

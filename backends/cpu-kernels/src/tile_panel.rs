@@ -432,7 +432,7 @@ unsafe fn add_block<const N: usize, P, C, const SPLIT: bool, const MINS: bool>(
     C: CodeSource,
 {
     // SAFETY: the caller's promise.
-    let x = unsafe { std::ptr::from_ref(input.block(token, block)) };
+    let x = unsafe { input.block(token, block) };
     let slices = 2 / P::PARTS;
     // All of the block at once, or one half after the other.
     let halves = if SPLIT || P::QUADS == HALF_QUADS {

@@ -277,7 +277,7 @@ unsafe fn tokens<const N: usize, R, U, P, const SPLIT: bool, const MINS: bool>(
                 // Tokens outside, quads inside: each activation is read once, straight into its
                 // product, and the tokens' chains overlap.
                 for (n, totals) in totals.iter_mut().enumerate().take(count) {
-                    let group = input.block(range.start + n, block);
+                    let group = &*input.block(range.start + n, block);
                     let x = group.codes.as_ptr();
                     let later_x = x.add(SUM_GROUP);
                     let (start, later_start) = if SPLIT {

@@ -150,7 +150,7 @@ impl MediaPixels {
     }
 }
 
-/// The hash of [`MediaPixels::hash`]. `positions` is hashed because the same pixels may stand for
+/// The hash of [`MediaPixels::hash`]. `positions` is hashed because the same pixels may have
 /// a different number of features under other rules.
 pub(crate) fn content_hash(
     layout: Layout,

@@ -90,7 +90,7 @@ impl Emit {
 }
 
 impl StepBatch {
-    /// Stands for a position of media in [`tokens`](StepBatch::tokens). No vocabulary has it.
+    /// The placeholder for a position of media in [`tokens`](StepBatch::tokens). No vocabulary has it.
     pub const MEDIA_TOKEN: u32 = u32::MAX;
 
     /// Removes all rows and keeps the memory.

@@ -213,7 +213,7 @@ impl<T: KvElement> Units<'_, T> {
             pool.run(tasks.len(), &|task| {
                 let task = tasks[task];
                 let unit = self.unit(task.unit);
-                // A unit's first piece stands for the unit.
+                // A unit is represented by its first piece.
                 if task.piece == self.pieces(&unit.tokens).start {
                     self.join(&unit, &results[task.results * len..], &out);
                 }

@@ -51,6 +51,12 @@ pub(super) const COMMON: &str = r#"{
     "image_std": [0.26862954, 0.26130258, 0.27577711]
 }"#;
 
+/// Of processors that split large images into tiles.
+const SPLIT_DEFAULTS: &str = r#"{"size": {"longest_edge": 1456},
+    "max_image_size": {"longest_edge": 364},
+    "resample": 1, "do_image_splitting": true, "do_pad": true,
+    "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}"#;
+
 const CLASSES: &[ImageClass] = &[
     ImageClass {
         name: "CLIPImageProcessor",
@@ -112,17 +118,13 @@ const CLASSES: &[ImageClass] = &[
         name: "Idefics3ImageProcessor",
         geometry: GeometryFields::Split,
         precision: Precision::Single,
-        defaults: r#"{"size": {"longest_edge": 1456}, "max_image_size": {"longest_edge": 364},
-            "resample": 1, "do_image_splitting": true, "do_pad": true,
-            "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}"#,
+        defaults: SPLIT_DEFAULTS,
     },
     ImageClass {
         name: "SmolVLMImageProcessor",
         geometry: GeometryFields::Split,
         precision: Precision::Single,
-        defaults: r#"{"size": {"longest_edge": 1456}, "max_image_size": {"longest_edge": 364},
-            "resample": 1, "do_image_splitting": true, "do_pad": true,
-            "image_mean": [0.5, 0.5, 0.5], "image_std": [0.5, 0.5, 0.5]}"#,
+        defaults: SPLIT_DEFAULTS,
     },
     ImageClass {
         name: "GotOcr2ImageProcessor",

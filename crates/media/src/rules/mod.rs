@@ -97,7 +97,7 @@ fn bfloat16(value: f32) -> f32 {
 #[derive(Debug, Clone, PartialEq)]
 pub struct PromptRules {
     pub class: &'static str,
-    /// What stands for an image in the prompt that the chat template writes.
+    /// The placeholder for an image in the prompt that the chat template renders.
     pub image_marker: String,
     pub image: ImageText,
     pub video: Option<VideoText>,

@@ -113,6 +113,23 @@ const IDEFICS_IMAGE: ImageTexts = ImageTexts {
     ..PLAIN
 };
 
+const QWEN2_VL: ProcessorClass = ProcessorClass {
+    name: "Qwen2VLProcessor",
+    implied_by: &[],
+    tokens: QWEN_TOKENS,
+    marker: "image_token",
+    placeholder: "image_token",
+    image: PLAIN,
+    features: Features::Merged,
+    video: Some(VideoTexts {
+        marker: "video_token",
+        placeholder: "video_token",
+        frames: FrameTexts::Run,
+    }),
+    video_class: "Qwen2VLVideoProcessor",
+    frame: PromptFrame::Unchanged,
+};
+
 const CLASSES: &[ProcessorClass] = &[
     ProcessorClass {
         name: "Gemma3Processor",
@@ -178,37 +195,10 @@ const CLASSES: &[ProcessorClass] = &[
         video_class: "",
         frame: PromptFrame::BosAfterImages,
     },
-    ProcessorClass {
-        name: "Qwen2VLProcessor",
-        implied_by: &[],
-        tokens: QWEN_TOKENS,
-        marker: "image_token",
-        placeholder: "image_token",
-        image: PLAIN,
-        features: Features::Merged,
-        video: Some(VideoTexts {
-            marker: "video_token",
-            placeholder: "video_token",
-            frames: FrameTexts::Run,
-        }),
-        video_class: "Qwen2VLVideoProcessor",
-        frame: PromptFrame::Unchanged,
-    },
+    QWEN2_VL,
     ProcessorClass {
         name: "Qwen2_5_VLProcessor",
-        implied_by: &[],
-        tokens: QWEN_TOKENS,
-        marker: "image_token",
-        placeholder: "image_token",
-        image: PLAIN,
-        features: Features::Merged,
-        video: Some(VideoTexts {
-            marker: "video_token",
-            placeholder: "video_token",
-            frames: FrameTexts::Run,
-        }),
-        video_class: "Qwen2VLVideoProcessor",
-        frame: PromptFrame::Unchanged,
+        ..QWEN2_VL
     },
     ProcessorClass {
         name: "Qwen3VLProcessor",

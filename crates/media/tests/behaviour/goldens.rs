@@ -104,7 +104,7 @@ struct Vocabulary {
 impl Vocabulary {
     fn read(tokenizer: &Value) -> Self {
         let vocabulary = tokenizer["model"]["vocab"].as_object().unwrap();
-        // GPT-2's characters for bytes: printable ones stand for themselves.
+        // GPT-2's characters for bytes: printable bytes are their own characters.
         let printable = |byte: u8| matches!(byte, b'!'..=b'~' | 0xa1..=0xac | 0xae..=0xff);
         let mut other = 256;
         let bytes = (0..=255u8).map(|byte| {

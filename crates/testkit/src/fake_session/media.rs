@@ -9,7 +9,7 @@ use super::FakeOptions;
 /// Features, like tokens, are below this; tokens of small vocabularies are below features.
 const FEATURES: u64 = 1 << 31;
 
-/// The layout of `media` and what stands for each of its positions in a history.
+/// The layout of `media`, and a history entry for each of its positions.
 pub fn encode(
     media: &Media,
     options: &FakeOptions,

@@ -47,7 +47,7 @@ pub struct FakeSession {
 /// Stores each sequence's tokens. Pages and states are counted as on a device, but hold nothing.
 #[derive(Default)]
 struct Histories {
-    /// What stands for each position of encoded media in a history.
+    /// The history entries of encoded media, one for each position.
     media: BTreeMap<MediaId, Vec<u32>>,
 }
 
