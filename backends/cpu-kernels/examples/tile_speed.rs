@@ -11,7 +11,7 @@ use std::time::Instant;
 
 use loquat_cpu_kernels::{
     ActivationBlock, Codes, Element, GROUP, Kernels, SUM_GROUP, SubScales, TILE_ROWS, Tile,
-    TileFormat, TileInput, supported,
+    TileFormat, TileInput, TilePair, supported,
 };
 
 const COLS: usize = 2048;
@@ -27,6 +27,17 @@ fn main() {
         Some(sets) => listed(sets, table.name),
         None => table.name != "portable",
     });
+    let kernels: Vec<TileKernel> = tables
+        .iter()
+        .flat_map(|table| {
+            let pair = table
+                .tile_pair
+                .map(|pair| TileKernel::Pair(table.name, pair));
+            [Some(TileKernel::Single(table)), pair]
+                .into_iter()
+                .flatten()
+        })
+        .collect();
     let mut formats = Vec::from(formats());
     formats.retain(|(name, _)| names.as_ref().is_none_or(|names| listed(names, name)));
     println!("billion multiply-adds per second of one thread, best of {PASSES} passes");
@@ -34,57 +45,86 @@ fn main() {
     println!("| format | instruction set |{}", columns.concat());
     println!("|---|---|{}", "---|".repeat(TOKENS.len()));
     for (name, form) in formats {
-        let mut best = vec![[f64::INFINITY; TOKENS.len()]; tables.len()];
+        let mut best = vec![[f64::INFINITY; TOKENS.len()]; kernels.len()];
         let bytes = vec![0x35; form.tile_bytes(COLS)];
         for _ in 0..PASSES {
-            for (table, best) in tables.iter().zip(&mut best) {
+            for (kernel, best) in kernels.iter().zip(&mut best) {
                 for (tokens, best) in TOKENS.into_iter().zip(best) {
-                    *best = best.min(seconds(table, &form, &bytes, tokens));
+                    *best = best.min(kernel.seconds(&form, &bytes, tokens));
                 }
             }
         }
-        for (table, best) in tables.iter().zip(best) {
+        for (kernel, best) in kernels.iter().zip(best) {
             let speeds = TOKENS.iter().zip(best).map(|(tokens, seconds)| {
-                let products = (tokens * COLS * TILE_ROWS) as f64;
+                let products = (tokens * COLS * TILE_ROWS * kernel.tiles()) as f64;
                 format!(" {:.1} |", products / seconds / 1e9)
             });
-            println!("| {name} | {} |{}", table.name, speeds.collect::<String>());
+            println!(
+                "| {name} | {} |{}",
+                kernel.name(),
+                speeds.collect::<String>()
+            );
         }
     }
 }
 
-/// The time of one call.
-fn seconds(table: &Kernels, form: &TileFormat, bytes: &[u8], tokens: usize) -> f64 {
-    let block = ActivationBlock {
-        codes: std::array::from_fn(|i| (i * 37 % 255) as i8),
-        scale: 1e-3,
-        ..ActivationBlock::default()
-    };
-    let block = ActivationBlock {
-        codes: block.codes.map(|code| code.max(-127)),
-        ..block
-    };
-    let input = TileInput {
-        tokens,
-        cols: COLS,
-        stride: tokens,
-        blocks: &vec![block; tokens * COLS / GROUP],
-    };
-    let mut out = vec![0.0; tokens * TILE_ROWS];
-    let calls = (256 / tokens).max(2);
-    let tile = Tile { form: *form, bytes };
-    // The first call fills the caches.
-    for timed in [false, true] {
-        let started = Instant::now();
-        for _ in 0..if timed { calls } else { 1 } {
-            // SAFETY: `supported` gave the table, and `out` holds sixteen values for every token.
-            unsafe { (table.tile)(&tile, &input, out.as_mut_ptr(), TILE_ROWS) };
-        }
-        if timed {
-            return started.elapsed().as_secs_f64() / calls as f64;
+/// What is timed.
+enum TileKernel {
+    Single(&'static Kernels),
+    /// Two neighbouring tiles at once, of the named instruction set.
+    Pair(&'static str, TilePair),
+}
+
+impl TileKernel {
+    fn name(&self) -> String {
+        match self {
+            Self::Single(table) => table.name.to_owned(),
+            Self::Pair(name, _) => format!("{name}, two tiles"),
         }
     }
-    unreachable!("the second pass returns")
+
+    fn tiles(&self) -> usize {
+        match self {
+            Self::Single(_) => 1,
+            Self::Pair(..) => 2,
+        }
+    }
+
+    /// The time of one call.
+    fn seconds(&self, form: &TileFormat, bytes: &[u8], tokens: usize) -> f64 {
+        let codes: [i8; GROUP] = std::array::from_fn(|i| (i * 37 % 255) as i8);
+        let block = ActivationBlock {
+            codes: codes.map(|code| code.max(-127)),
+            scale: 1e-3,
+            ..ActivationBlock::default()
+        };
+        let input = TileInput {
+            tokens,
+            cols: COLS,
+            stride: tokens,
+            blocks: &vec![block; tokens * COLS / GROUP],
+        };
+        let stride = self.tiles() * TILE_ROWS;
+        let mut out = vec![0.0; tokens * stride];
+        let calls = (256 / tokens).max(2);
+        let tile = Tile { form: *form, bytes };
+        let mut started = Instant::now();
+        for call in 0..=calls {
+            // The first call fills the caches.
+            if call == 1 {
+                started = Instant::now();
+            }
+            // SAFETY: `supported` gave the table, and `out` holds sixteen values for every tile
+            // and token.
+            unsafe {
+                match self {
+                    Self::Single(table) => (table.tile)(&tile, &input, out.as_mut_ptr(), stride),
+                    Self::Pair(_, pair) => pair(&[tile; 2], &input, out.as_mut_ptr(), stride),
+                }
+            }
+        }
+        started.elapsed().as_secs_f64() / calls as f64
+    }
 }
 
 /// The formats that models use most.

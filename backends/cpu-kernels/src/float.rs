@@ -464,7 +464,7 @@ fn mamba_step(step: &MambaStep, state: &mut [f32], out: &mut [f32]) {
 /// Builds every kernel under one set of target features, and the table that holds them.
 macro_rules! build {
     (
-        $module:ident, $name:literal, $tile:path, $register:ty, [$exact:path, $rounded:path],
+        $module:ident, $name:literal, $tile:path, $tile_pair:expr, $register:ty, [$exact:path, $rounded:path],
         $(#[$feature:meta])*
     ) => {
         pub mod $module {
@@ -540,6 +540,7 @@ macro_rules! build {
                 attend_q8,
                 join_pieces,
                 tile: $tile,
+                tile_pair: $tile_pair,
             };
         }
     };
@@ -567,6 +568,7 @@ build!(
     portable,
     "portable",
     crate::tile::portable,
+    None,
     [f32; super::LANES],
     [
         crate::plain::exact::<[f32; crate::LANES]>,
@@ -574,12 +576,13 @@ build!(
     ],
 );
 #[cfg(target_arch = "x86_64")]
-build!(avx2, "avx2", crate::tile_avx2::tile, crate::register::Avx2,
+build!(avx2, "avx2", crate::tile_avx2::tile, None, crate::register::Avx2,
     [crate::plain::exact::<crate::register::Avx2>, crate::plain::rounded::<crate::register::Avx2>],
     #[target_feature(enable = "avx2,fma,f16c")]
 );
 #[cfg(target_arch = "x86_64")]
-build!(avx512, "avx512-vnni", crate::tile_avx512::tile, crate::register::Avx512,
+build!(avx512, "avx512-vnni", crate::tile_avx512::tile, Some(crate::tile_avx512::tile_pair),
+    crate::register::Avx512,
     [crate::plain_avx512::exact, crate::plain_avx512::rounded],
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
 );
@@ -596,6 +599,7 @@ pub const AVX512_BF16: Kernels = Kernels {
 pub const AMX: Kernels = Kernels {
     name: "amx",
     tile: tile_amx::tile,
+    tile_pair: None,
     ..AVX512_BF16
 };
 #[cfg(target_arch = "x86_64")]

@@ -102,7 +102,12 @@ pub struct Kernels {
     pub attend_q8: Attend<Q8Code>,
     pub join_pieces: unsafe fn(&[f32], Option<f32>, &mut [f32]),
     pub tile: unsafe fn(&Tile, &TileInput, *mut f32, usize),
+    /// Two neighbouring tiles at once, if that is faster for several tokens.
+    pub tile_pair: Option<TilePair>,
 }
+
+/// Multiplies two tiles; the second's rows follow the first's in the output.
+pub type TilePair = unsafe fn(&[Tile; 2], &TileInput, *mut f32, usize);
 
 /// Every table this machine can run, fastest first; the last is the portable reference.
 pub fn supported() -> Vec<&'static Kernels> {

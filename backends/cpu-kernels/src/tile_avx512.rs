@@ -6,7 +6,7 @@ use std::arch::x86_64::*;
 
 use super::tile::{Codes, Element, FP4_CODES, LINE, SubScales};
 use super::tile_walk::{
-    self, EIGHT, FIVE, FOUR, FP4, Kind, Products, QUADS, Registers, SIX, Unpack,
+    self, EIGHT, FIVE, FOUR, FP4, Kind, MAX_TILES, Products, QUADS, Registers, SIX, Unpack,
 };
 use super::{Tile, TileInput, tile_avx2};
 
@@ -16,9 +16,21 @@ use super::{Tile, TileInput, tile_avx2};
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
 pub unsafe fn tile(tile: &Tile, input: &TileInput, out: *mut f32, stride: usize) {
     // SAFETY: the caller's promises.
-    unsafe { tile_walk::tile::<Avx512, Vnni>(tile, input, out, stride) };
+    unsafe { tile_walk::tiles::<1, Avx512, Vnni>(&[*tile], input, out, stride) };
 }
 
+/// Two neighbouring tiles. A prompt's products are bound by loads of activations, which both
+/// share.
+///
+/// # Safety
+/// As for [`tile`], with `2 * TILE_ROWS` values.
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+pub unsafe fn tile_pair(tiles: &[Tile; 2], input: &TileInput, out: *mut f32, stride: usize) {
+    // SAFETY: the caller's promises.
+    unsafe { tile_walk::tiles::<2, Avx512, Vnni>(tiles, input, out, stride) };
+}
+
+#[derive(Clone, Copy)]
 struct Avx512;
 
 impl Registers for Avx512 {
@@ -116,14 +128,20 @@ struct Vnni;
 
 impl Products<Avx512> for Vnni {
     #[inline(always)]
-    unsafe fn dots(codes: &[__m512i; QUADS], x: *const i8, start: __m512i) -> __m512i {
+    unsafe fn dots<const T: usize>(
+        codes: [&[__m512i; QUADS]; MAX_TILES],
+        x: *const i8,
+        start: __m512i,
+    ) -> [__m512i; T] {
         let x = x.cast::<i32>();
-        let mut dots = start;
-        for (c, codes) in codes.iter().enumerate() {
+        let mut dots = [start; T];
+        for c in 0..QUADS {
             // SAFETY: the caller's promises.
             unsafe {
                 let quad = _mm512_set1_epi32(x.add(c).read_unaligned());
-                dots = _mm512_dpbusd_epi32(dots, *codes, quad);
+                for (dots, codes) in dots.iter_mut().zip(codes) {
+                    *dots = _mm512_dpbusd_epi32(*dots, codes[c], quad);
+                }
             }
         }
         dots

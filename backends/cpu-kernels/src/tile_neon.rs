@@ -9,7 +9,7 @@ use std::arch::asm;
 
 use super::tile::{Element, FP4_CODES, LINE, SubScales};
 use super::tile_walk::{
-    self, EIGHT, FIVE, FOUR, FP4, Kind, Products, QUADS, Registers, SIX, Unpack,
+    self, EIGHT, FIVE, FOUR, FP4, Kind, MAX_TILES, Products, QUADS, Registers, SIX, Unpack,
 };
 use super::{TILE_ROWS, Tile, TileInput};
 
@@ -24,7 +24,7 @@ type Quad = int8x16_t;
 #[target_feature(enable = "neon")]
 pub unsafe fn tile(tile: &Tile, input: &TileInput, out: *mut f32, stride: usize) {
     // SAFETY: the caller's promise.
-    unsafe { tile_walk::tile::<Neon, Widened>(tile, input, out, stride) };
+    unsafe { tile_walk::tiles::<1, Neon, Widened>(&[*tile], input, out, stride) };
 }
 
 /// # Safety
@@ -32,9 +32,10 @@ pub unsafe fn tile(tile: &Tile, input: &TileInput, out: *mut f32, stride: usize)
 #[target_feature(enable = "neon,dotprod")]
 pub unsafe fn tile_dotprod(tile: &Tile, input: &TileInput, out: *mut f32, stride: usize) {
     // SAFETY: the caller's promises.
-    unsafe { tile_walk::tile::<Neon, DotProducts>(tile, input, out, stride) };
+    unsafe { tile_walk::tiles::<1, Neon, DotProducts>(&[*tile], input, out, stride) };
 }
 
+#[derive(Clone, Copy)]
 struct Neon;
 
 impl Registers for Neon {
@@ -161,7 +162,11 @@ struct Widened;
 
 impl Products<Neon> for Widened {
     #[inline(always)]
-    unsafe fn dots(codes: &[Quad; QUADS], x: *const i8, start: int32x4_t) -> int32x4_t {
+    unsafe fn dots<const T: usize>(
+        codes: [&[Quad; QUADS]; MAX_TILES],
+        x: *const i8,
+        start: int32x4_t,
+    ) -> [int32x4_t; T] {
         // SAFETY: NEON is part of the architecture, and a group of activations is at `x`.
         unsafe {
             let x = vreinterpretq_s32_s8(vld1q_s8(x));
@@ -171,13 +176,17 @@ impl Products<Neon> for Widened {
                 vdup_laneq_s32::<2>(x),
                 vdup_laneq_s32::<3>(x),
             ];
-            let mut halves = [vdupq_n_s32(0); 2];
-            for (codes, x) in codes.iter().zip(x) {
-                let x = vreinterpret_s8_s32(x);
-                halves[0] = vpadalq_s16(halves[0], vmull_s8(vget_low_s8(*codes), x));
-                halves[1] = vpadalq_s16(halves[1], vmull_s8(vget_high_s8(*codes), x));
+            let mut dots = [start; T];
+            for (dots, codes) in dots.iter_mut().zip(codes) {
+                let mut halves = [vdupq_n_s32(0); 2];
+                for (codes, x) in codes.iter().zip(x) {
+                    let x = vreinterpret_s8_s32(x);
+                    halves[0] = vpadalq_s16(halves[0], vmull_s8(vget_low_s8(*codes), x));
+                    halves[1] = vpadalq_s16(halves[1], vmull_s8(vget_high_s8(*codes), x));
+                }
+                *dots = vaddq_s32(start, vpaddq_s32(halves[0], halves[1]));
             }
-            vaddq_s32(start, vpaddq_s32(halves[0], halves[1]))
+            dots
         }
     }
 }
@@ -186,9 +195,17 @@ struct DotProducts;
 
 impl Products<Neon> for DotProducts {
     #[inline(always)]
-    unsafe fn dots(codes: &[Quad; QUADS], x: *const i8, start: int32x4_t) -> int32x4_t {
-        // SAFETY: the caller's promises.
-        unsafe { sdot(codes, vld1q_s8(x), start) }
+    unsafe fn dots<const T: usize>(
+        codes: [&[Quad; QUADS]; MAX_TILES],
+        x: *const i8,
+        start: int32x4_t,
+    ) -> [int32x4_t; T] {
+        let mut dots = [start; T];
+        for (dots, codes) in dots.iter_mut().zip(codes) {
+            // SAFETY: the caller's promises.
+            *dots = unsafe { sdot(codes, vld1q_s8(x), start) };
+        }
+        dots
     }
 }
 

@@ -14,6 +14,8 @@ use super::{GROUP, SUM_GROUP, TILE_ROWS, Tile, TileInput};
 /// Quads in a [`SUM_GROUP`], the columns that are multiplied together.
 pub const QUADS: usize = SUM_GROUP / 4;
 const MAX_SLICES: usize = 4;
+/// Tiles that are multiplied together.
+pub const MAX_TILES: usize = 2;
 /// Tokens for which a block is unpacked once.
 const MAX_TOKENS: usize = 16;
 
@@ -48,13 +50,13 @@ impl<const CODES: u8> CodeKind for Kind<CODES> {
 ///
 /// # Safety
 /// Every method needs the instruction set's target features.
-pub trait Registers {
+pub trait Registers: Copy {
     /// Registers for the rows of a tile.
     const SLICES: usize;
     type Floats: Copy;
     type Integers: Copy;
     /// The codes of four columns.
-    type Quad;
+    type Quad: Copy;
 
     unsafe fn zero() -> Self::Floats;
 
@@ -106,19 +108,26 @@ pub trait Unpack<R: Registers>: CodeKind {
 
 /// Multiplies codes by activations.
 pub trait Products<R: Registers> {
-    /// `start` plus the products of a [`SUM_GROUP`].
+    /// `start` plus the products of a [`SUM_GROUP`], for the first `T` tiles.
     ///
     /// # Safety
     /// Needs the target features; a [`SUM_GROUP`] of activations must be at `x`.
-    unsafe fn dots(codes: &[R::Quad; QUADS], x: *const i8, start: R::Integers) -> R::Integers;
+    unsafe fn dots<const T: usize>(
+        codes: [&[R::Quad; QUADS]; MAX_TILES],
+        x: *const i8,
+        start: R::Integers,
+    ) -> [R::Integers; T];
 }
 
+/// Multiplies `T` neighbouring tiles, each of `TILE_ROWS` columns of `out`: several tiles share
+/// each load of activations.
+///
 /// # Safety
-/// Needs the target features that `P` needs, and `out` valid for writes of `TILE_ROWS` values at
-/// every `token * stride`.
+/// Needs the target features that `P` needs, and `out` valid for writes of `T * TILE_ROWS` values
+/// at every `token * stride`.
 #[inline(always)]
-pub unsafe fn tile<R: Registers, P: Products<R>>(
-    tile: &Tile,
+pub unsafe fn tiles<const T: usize, R: Registers, P: Products<R>>(
+    tiles: &[Tile; T],
     input: &TileInput,
     out: *mut f32,
     stride: usize,
@@ -131,32 +140,36 @@ pub unsafe fn tile<R: Registers, P: Products<R>>(
 {
     // SAFETY: the caller's promises.
     unsafe {
-        match tile.form.codes {
-            Codes::Four => all_tokens::<R, Kind<FOUR>, P>(tile, input, out, stride),
-            Codes::Fp4 => all_tokens::<R, Kind<FP4>, P>(tile, input, out, stride),
-            Codes::Five => all_tokens::<R, Kind<FIVE>, P>(tile, input, out, stride),
-            Codes::Six => all_tokens::<R, Kind<SIX>, P>(tile, input, out, stride),
-            Codes::Eight => all_tokens::<R, Kind<EIGHT>, P>(tile, input, out, stride),
+        match tiles[0].form.codes {
+            Codes::Four => all_tokens::<T, R, Kind<FOUR>, P>(tiles, input, out, stride),
+            Codes::Fp4 => all_tokens::<T, R, Kind<FP4>, P>(tiles, input, out, stride),
+            Codes::Five => all_tokens::<T, R, Kind<FIVE>, P>(tiles, input, out, stride),
+            Codes::Six => all_tokens::<T, R, Kind<SIX>, P>(tiles, input, out, stride),
+            Codes::Eight => all_tokens::<T, R, Kind<EIGHT>, P>(tiles, input, out, stride),
         }
     }
 }
 
 /// # Safety
-/// As for [`tile`]; the tile's codes must be `U`'s, and `P` must multiply them exactly.
+/// As for [`tiles`]; the tiles' codes must be `U`'s, and `P` must multiply them exactly.
 #[inline(always)]
-pub unsafe fn all_tokens<R: Registers, U: Unpack<R>, P: Products<R>>(
-    tile: &Tile,
+unsafe fn all_tokens<const T: usize, R: Registers, U: Unpack<R>, P: Products<R>>(
+    tiles: &[Tile; T],
     input: &TileInput,
     out: *mut f32,
     stride: usize,
 ) {
-    input.check(tile);
+    let form = &tiles[0].form;
+    for tile in tiles {
+        assert_eq!(tile.form, *form);
+        input.check(tile);
+    }
     // SAFETY: `check` has matched every length; the caller vouches for the rest.
     unsafe {
-        match (tile.form.group, tile.form.min.is_some()) {
-            (GROUP, true) => shaped::<R, U, P, false, true>(tile, input, out, stride),
-            (GROUP, false) => shaped::<R, U, P, false, false>(tile, input, out, stride),
-            _ => shaped::<R, U, P, true, false>(tile, input, out, stride),
+        match (form.group, form.min.is_some()) {
+            (GROUP, true) => shaped::<T, R, U, P, false, true>(tiles, input, out, stride),
+            (GROUP, false) => shaped::<T, R, U, P, false, false>(tiles, input, out, stride),
+            _ => shaped::<T, R, U, P, true, false>(tiles, input, out, stride),
         }
     }
 }
@@ -166,8 +179,8 @@ pub unsafe fn all_tokens<R: Registers, U: Unpack<R>, P: Products<R>>(
 /// # Safety
 /// As for [`all_tokens`], once lengths have been checked.
 #[inline(always)]
-unsafe fn shaped<R, U, P, const SPLIT: bool, const MINS: bool>(
-    tile: &Tile,
+unsafe fn shaped<const T: usize, R, U, P, const SPLIT: bool, const MINS: bool>(
+    tiles: &[Tile; T],
     input: &TileInput,
     out: *mut f32,
     stride: usize,
@@ -180,20 +193,21 @@ unsafe fn shaped<R, U, P, const SPLIT: bool, const MINS: bool>(
     unsafe {
         match input.tokens {
             0 => {}
-            1 => tokens::<1, R, U, P, SPLIT, MINS>(tile, input, 0..1, out, stride),
-            2 => tokens::<2, R, U, P, SPLIT, MINS>(tile, input, 0..2, out, stride),
+            1 => tokens::<T, 1, R, U, P, SPLIT, MINS>(tiles, input, 0..1, out, stride),
+            2 => tokens::<T, 2, R, U, P, SPLIT, MINS>(tiles, input, 0..2, out, stride),
             count => {
                 let mut first = 0;
                 // With minimums, which are one more load for each product, totals of eight tokens
                 // in registers are faster (ADR 0019).
-                while MINS && R::SLICES == 1 && first + 8 <= count {
-                    tokens::<8, R, U, P, SPLIT, MINS>(tile, input, first..first + 8, out, stride);
-                    first += 8;
+                while MINS && T * R::SLICES == 1 && first + 8 <= count {
+                    let range = first..first + 8;
+                    first = range.end;
+                    tokens::<T, 8, R, U, P, SPLIT, MINS>(tiles, input, range, out, stride);
                 }
                 while first < count {
                     let range = first..count.min(first + MAX_TOKENS);
                     first = range.end;
-                    tokens::<MAX_TOKENS, R, U, P, SPLIT, MINS>(tile, input, range, out, stride);
+                    tokens::<T, MAX_TOKENS, R, U, P, SPLIT, MINS>(tiles, input, range, out, stride);
                 }
             }
         }
@@ -205,8 +219,8 @@ unsafe fn shaped<R, U, P, const SPLIT: bool, const MINS: bool>(
 /// # Safety
 /// As for [`all_tokens`], once lengths have been checked; the tokens must exist.
 #[inline(always)]
-unsafe fn tokens<const N: usize, R, U, P, const SPLIT: bool, const MINS: bool>(
-    tile: &Tile,
+unsafe fn tokens<const T: usize, const N: usize, R, U, P, const SPLIT: bool, const MINS: bool>(
+    tiles: &[Tile; T],
     input: &TileInput,
     range: Range<usize>,
     out: *mut f32,
@@ -224,7 +238,7 @@ unsafe fn tokens<const N: usize, R, U, P, const SPLIT: bool, const MINS: bool>(
     } else {
         opaque(range.len()).min(N)
     };
-    let form = &tile.form;
+    let form = &tiles[0].form;
     let rows = TILE_ROWS / R::SLICES;
     let (lines, planes) = form.codes.block_bytes();
     let (scale_bytes, min_bytes) = form.element_bytes();
@@ -234,48 +248,44 @@ unsafe fn tokens<const N: usize, R, U, P, const SPLIT: bool, const MINS: bool>(
     // so little work that prefetching would only add to it.
     let prefetched = range.start == 0 && (N > 1 || form.codes != Codes::Eight);
     let mut left_in_run = 0;
-    let mut at = tile.bytes.as_ptr();
-    // SAFETY: `check` has matched the tile's length with its form, so that every run has its
+    // SAFETY: `check` has matched the tiles' lengths with their form, so that every run has its
     // elements and every block its codes and sub-scales; it gave every token its columns, and the
-    // caller promises sixteen writable values for every token.
+    // caller promises writable values for every token.
     unsafe {
-        let mut totals = [[R::zero(); MAX_SLICES]; N];
-        let mut elements = [[R::zero(); 2]; MAX_SLICES];
+        let mut at = tiles.each_ref().map(|tile| tile.bytes.as_ptr());
+        let mut totals = [[[R::zero(); T]; MAX_SLICES]; N];
+        let mut elements = [[[R::zero(); 2]; T]; MAX_SLICES];
         for block in 0..input.cols / GROUP {
             if left_in_run == 0 {
                 left_in_run = form.run;
                 for (slice, elements) in elements.iter_mut().enumerate().take(R::SLICES) {
-                    *elements = run_elements::<R, MINS>(form, at, slice);
+                    for (elements, at) in elements.iter_mut().zip(at) {
+                        *elements = run_elements::<R, MINS>(form, at, slice);
+                    }
                 }
-                at = at.add(scale_bytes + min_bytes);
+                for at in &mut at {
+                    *at = at.add(scale_bytes + min_bytes);
+                }
             }
             left_in_run -= 1;
-            let sub_scales = at.add(lines + planes);
             if prefetched {
-                R::prefetch(at, lines + planes);
+                for at in at {
+                    R::prefetch(at, lines + planes);
+                }
             }
             for slice in 0..R::SLICES {
-                let [scales, mins] = elements[slice];
+                let load = BlockWeights::load::<U, SPLIT, MINS>;
                 // Beyond the tile's end if there are none, and then not read.
-                let sub_scales = sub_scales.wrapping_add(slice * rows);
-                let later_scales = if SPLIT {
-                    R::times_sub_scales(scales, form.sub_scales, sub_scales.wrapping_add(TILE_ROWS))
+                let sub_scales = lines + planes + slice * rows;
+                // Not an array of `T`: the compiler would keep it in memory.
+                let first = load(form, at[0], slice, elements[slice][0], sub_scales);
+                let second = if T > 1 {
+                    load(form, at[1], slice, elements[slice][1], sub_scales)
                 } else {
-                    scales
+                    first
                 };
-                let scales = R::times_sub_scales(scales, form.sub_scales, sub_scales);
-                let mins = if MINS {
-                    R::times_sub_scales(
-                        mins,
-                        form.sub_scales,
-                        sub_scales.wrapping_add(sub_scale_bytes),
-                    )
-                } else {
-                    mins
-                };
-                let [codes, later_codes] = U::unpack(at, slice);
                 // Tokens outside, quads inside: each activation is read once, straight into its
-                // product, and the tokens' chains overlap.
+                // products, and the tokens' chains overlap.
                 for (n, totals) in totals.iter_mut().enumerate().take(count) {
                     let group = &*input.block(range.start + n, block);
                     let x = group.codes.as_ptr();
@@ -286,28 +296,83 @@ unsafe fn tokens<const N: usize, R, U, P, const SPLIT: bool, const MINS: bool>(
                     } else {
                         (R::start(zero, &group.negated_sum), R::start(0, &0))
                     };
-                    let dots = P::dots(&codes, x, start);
-                    let later_dots = P::dots(&later_codes, later_x, later_start);
+                    let codes = [&first.codes, &second.codes];
+                    let dots = P::dots::<T>(codes.map(|codes| &codes[0]), x, start);
+                    let later = codes.map(|codes| &codes[1]);
+                    let later_dots = P::dots::<T>(later, later_x, later_start);
                     let scale = group.scale;
-                    let mut total = totals[slice];
-                    if SPLIT {
-                        total = R::add_dots(total, dots, scales, scale);
-                        total = R::add_dots(total, later_dots, later_scales, scale);
-                    } else {
-                        total = R::add_dots(total, R::add(dots, later_dots), scales, scale);
+                    for (t, weights) in [&first, &second].into_iter().enumerate().take(T) {
+                        let [scales, later_scales] = weights.scales;
+                        let mut total = totals[slice][t];
+                        if SPLIT {
+                            total = R::add_dots(total, dots[t], scales, scale);
+                            total = R::add_dots(total, later_dots[t], later_scales, scale);
+                        } else {
+                            let dots = R::add(dots[t], later_dots[t]);
+                            total = R::add_dots(total, dots, scales, scale);
+                        }
+                        if MINS {
+                            total = R::add_mins(total, weights.mins, group.scaled_sum);
+                        }
+                        totals[slice][t] = total;
                     }
-                    if MINS {
-                        total = R::add_mins(total, mins, group.scaled_sum);
-                    }
-                    totals[slice] = total;
                 }
             }
-            at = sub_scales.add(sub_scale_bytes * if MINS { 2 } else { 1 });
+            let after = lines + planes + sub_scale_bytes * if MINS { 2 } else { 1 };
+            for at in &mut at {
+                *at = at.add(after);
+            }
         }
         for (n, totals) in totals.iter().enumerate().take(count) {
             let out = out.add((range.start + n) * stride);
-            for (slice, total) in totals.iter().enumerate().take(R::SLICES) {
-                R::store(out.add(slice * rows), *total);
+            for (slice, totals) in totals.iter().enumerate().take(R::SLICES) {
+                for (t, total) in totals.iter().enumerate() {
+                    R::store(out.add(t * TILE_ROWS + slice * rows), *total);
+                }
+            }
+        }
+    }
+}
+
+/// A slice of a block of one tile.
+#[derive(Clone, Copy)]
+struct BlockWeights<R: Registers> {
+    codes: [[R::Quad; QUADS]; 2],
+    /// Of each half of the block, which differ if groups are half a block.
+    scales: [R::Floats; 2],
+    mins: R::Floats,
+}
+
+impl<R: Registers> BlockWeights<R> {
+    /// # Safety
+    /// Needs the target features; a whole block must be at `at`, with the slice's sub-scales, if
+    /// the form has any, `sub_scales` bytes further.
+    #[inline(always)]
+    unsafe fn load<U: Unpack<R>, const SPLIT: bool, const MINS: bool>(
+        form: &TileFormat,
+        at: *const u8,
+        slice: usize,
+        [scales, mins]: [R::Floats; 2],
+        sub_scales: usize,
+    ) -> Self {
+        let sub_scales = at.wrapping_add(sub_scales);
+        let times = R::times_sub_scales;
+        // SAFETY: the caller's promises.
+        unsafe {
+            let later = if SPLIT {
+                times(scales, form.sub_scales, sub_scales.wrapping_add(TILE_ROWS))
+            } else {
+                scales
+            };
+            Self {
+                codes: U::unpack(at, slice),
+                scales: [times(scales, form.sub_scales, sub_scales), later],
+                mins: if MINS {
+                    let sub_scales = sub_scales.wrapping_add(form.sub_scale_bytes());
+                    times(mins, form.sub_scales, sub_scales)
+                } else {
+                    mins
+                },
             }
         }
     }

@@ -150,10 +150,38 @@ impl Product<'_> {
         let tiles = tile..self.linear.tiles().min(tile + self.tiles_per_task);
         let chunk = self.linear.cached_tokens(self.input.cols);
         for start in (first..end).step_by(chunk) {
-            for tile in tiles.clone() {
-                self.run_tile(kernels, tile, start..start.saturating_add(chunk).min(end));
+            let tokens = start..start.saturating_add(chunk).min(end);
+            let mut tile = tiles.start;
+            while tile < tiles.end {
+                if tile + 1 < tiles.end && self.run_pair(kernels, tile, tokens.clone()) {
+                    tile += 2;
+                } else {
+                    self.run_tile(kernels, tile, tokens.clone());
+                    tile += 1;
+                }
             }
         }
+    }
+
+    /// Computes this tile and the next together; returns whether that was possible.
+    fn run_pair(&self, kernels: &Kernels, tile: usize, of_product: Range<usize>) -> bool {
+        let (Linear::Packed(packed), Some(tile_pair)) = (self.linear, kernels.tile_pair) else {
+            return false;
+        };
+        let rows = self.linear.rows();
+        let first = tile * TILE_ROWS;
+        if first + 2 * TILE_ROWS > rows {
+            return false;
+        }
+        let tokens = self.tokens.start + of_product.start..self.tokens.start + of_product.end;
+        let pair = [packed.tile(tile), packed.tile(tile + 1)];
+        // SAFETY: this task alone writes columns `first..first + 32` of its tokens, and the table
+        // was chosen for this machine.
+        unsafe {
+            let at = self.out.pointer(of_product.start * rows + first);
+            tile_pair(&pair, &self.input.tile_input(tokens), at, rows);
+        }
+        true
     }
 
     /// Computes one tile for some of the product's tokens.

@@ -155,9 +155,46 @@ fn multiply(kernels: &Kernels, tile: &Tile, input: &TileInput) -> Vec<f32> {
     out
 }
 
-/// [`agree`] for tiles, including emulated instructions.
+/// Multiplies a pair of tiles and returns each one's rows as [`multiply`] does.
+fn multiply_pair(pair: TilePair, tiles: [&Tile; 2], input: &TileInput) -> [Vec<f32>; 2] {
+    let stride = 2 * TILE_ROWS + 3;
+    let mut out = vec![7.0; input.tokens * stride];
+    // SAFETY: `out` holds thirty-two values at every stride.
+    unsafe { pair(&tiles.map(|tile| *tile), input, out.as_mut_ptr(), stride) };
+    assert!(
+        out.chunks(stride)
+            .all(|row| row[2 * TILE_ROWS..] == [7.0; 3])
+    );
+    [0, TILE_ROWS].map(|first| {
+        let rows = out.chunks(stride).map(|row| &row[first..stride]);
+        rows.flat_map(|row| [&row[..TILE_ROWS], &[7.0; 3]].concat())
+            .collect()
+    })
+}
+
+/// [`agree`] for tiles, including emulated instructions and tiles that are multiplied in pairs.
 fn all_agree(what: &str, tile: &Tile, input: &TileInput) {
     let expected = bits(&agree(what, |k| multiply(k, tile, input)));
+    // The other tile of a pair differs, so that a kernel that mixes them up is noticed.
+    let other: Vec<u8> = tile.bytes.iter().map(|byte| byte.rotate_left(3)).collect();
+    let other = Tile {
+        bytes: &other,
+        ..*tile
+    };
+    for table in supported() {
+        let Some(pair) = table.tile_pair else {
+            continue;
+        };
+        let expected_other = bits(&multiply(table, &other, input));
+        let [found, found_other] = multiply_pair(pair, [tile, &other], input);
+        assert_eq!(bits(&found), expected, "{what}: {} first", table.name);
+        assert_eq!(
+            bits(&found_other),
+            expected_other,
+            "{what}: {} second",
+            table.name
+        );
+    }
     for table in emulated::tables() {
         let found = bits(&multiply(table, tile, input));
         assert_eq!(found, expected, "{what}: {} differs", table.name);
