@@ -9,7 +9,7 @@ use std::arch::x86_64::{__cpuid, __cpuid_count};
 use std::marker::PhantomData;
 use std::sync::OnceLock;
 
-use super::{GROUP, SUM_GROUP, TILE_ROWS};
+use super::{GROUP, TILE_ROWS};
 
 /// Rows of activations in one product.
 pub const TOKENS: usize = 16;
@@ -26,37 +26,43 @@ impl Dots {
 /// What goes into one product.
 #[derive(Clone, Copy)]
 pub struct Operands {
-    /// [`TOKENS`] rows of a group's codes.
+    /// [`TOKENS`] rows of a block's codes.
     pub activations: *const i8,
     /// Bytes from one row of activations to the next.
     pub stride: usize,
-    /// A group's weight codes, a line of four columns of [`TILE_ROWS`] rows after the other.
+    /// A block's weight codes, a line of four columns of [`TILE_ROWS`] rows after the other.
     pub lines: *const u8,
 }
 
-/// Multiplies a group: the unit, or its scalar reference in the self-test.
+/// Multiplies a block of [`GROUP`] columns: the unit, or its scalar reference.
 pub trait Multiply {
-    /// Writes all of `out`. Neighbouring products of different `parity` may overlap in time.
+    /// Writes all of `out`; weight codes are `SIGNED` or not. Neighbouring products of different
+    /// `parity` may overlap in time.
     ///
     /// # Safety
     /// The operands must be readable in full.
-    unsafe fn product(&self, parity: usize, operands: Operands, out: &mut Dots);
+    unsafe fn product<const SIGNED: bool>(&self, parity: usize, operands: Operands, out: &mut Dots);
 }
 
-/// The reference, for groups of this many columns.
-pub struct ScalarUnit(pub usize);
+/// The reference.
+pub struct ScalarUnit;
 
 impl Multiply for ScalarUnit {
-    unsafe fn product(&self, _: usize, operands: Operands, out: &mut Dots) {
+    unsafe fn product<const SIGNED: bool>(&self, _: usize, operands: Operands, out: &mut Dots) {
         for (token, dots) in out.0.iter_mut().enumerate() {
             for (row, dot) in dots.iter_mut().enumerate() {
-                let products = (0..self.0).map(|col| {
+                let products = (0..GROUP).map(|col| {
                     let (line, within) = (col / 4, row * 4 + col % 4);
                     // SAFETY: the caller vouches for both operands.
                     unsafe {
                         let x = *operands.activations.add(token * operands.stride + col);
                         let code = *operands.lines.add(line * 4 * TILE_ROWS + within);
-                        i32::from(x) * i32::from(code)
+                        let code = if SIGNED {
+                            i32::from(code as i8)
+                        } else {
+                            i32::from(code)
+                        };
+                        i32::from(x) * code
                     }
                 });
                 *dot = products.sum();
@@ -65,7 +71,7 @@ impl Multiply for ScalarUnit {
     }
 }
 
-/// This thread's tile unit, set up for one group size until it is dropped.
+/// This thread's tile unit, set up until it is dropped.
 pub struct Unit {
     /// The state belongs to the thread that loaded it.
     not_send: PhantomData<*const ()>,
@@ -74,11 +80,11 @@ pub struct Unit {
 impl Unit {
     /// # Safety
     /// Only after [`available`], and with no other `Unit` alive on this thread.
-    pub unsafe fn new(group: usize) -> Self {
-        let configuration = Configuration::new(group);
+    pub unsafe fn new() -> Self {
+        const CONFIGURATION: Configuration = Configuration::new();
         // SAFETY: the caller has made sure of the unit; the configuration is 64 valid bytes.
         unsafe {
-            asm!("ldtilecfg [{}]", in(reg) &configuration, options(nostack, preserves_flags));
+            asm!("ldtilecfg [{}]", in(reg) &CONFIGURATION, options(nostack, preserves_flags));
         }
         Self {
             not_send: PhantomData,
@@ -93,14 +99,14 @@ impl Drop for Unit {
     }
 }
 
-/// One product in the tiles `$dots`, `$activations` and `$lines`.
+/// One product with the instruction `$multiply` in the tiles `$dots`, `$activations` and `$lines`.
 macro_rules! product {
-    ($operands:ident, $out:ident, $dots:tt, $activations:tt, $lines:tt) => {
+    ($multiply:literal, $operands:ident, $out:ident, $dots:tt, $activations:tt, $lines:tt) => {
         asm!(
             concat!("tilezero ", $dots),
             concat!("tileloadd ", $activations, ", [{activations} + {stride}]"),
             concat!("tileloadd ", $lines, ", [{lines} + {line}]"),
-            concat!("tdpbsud ", $dots, ", ", $activations, ", ", $lines),
+            concat!($multiply, " ", $dots, ", ", $activations, ", ", $lines),
             concat!("tilestored [{out} + {line}], ", $dots),
             activations = in(reg) $operands.activations,
             stride = in(reg) $operands.stride,
@@ -117,14 +123,20 @@ macro_rules! product {
 
 impl Multiply for Unit {
     #[inline(always)]
-    unsafe fn product(&self, parity: usize, operands: Operands, out: &mut Dots) {
-        // SAFETY: while `self` lives the tiles are configured for the group; the caller vouches
-        // for what is read, and `out` is as large as a tile of dots.
+    unsafe fn product<const SIGNED: bool>(
+        &self,
+        parity: usize,
+        operands: Operands,
+        out: &mut Dots,
+    ) {
+        // SAFETY: while `self` lives the tiles are configured; the caller vouches for what is
+        // read, and `out` is as large as a tile of dots.
         unsafe {
-            if parity == 0 {
-                product!(operands, out, "tmm0", "tmm1", "tmm2");
-            } else {
-                product!(operands, out, "tmm3", "tmm4", "tmm5");
+            match (SIGNED, parity) {
+                (true, 0) => product!("tdpbssd", operands, out, "tmm0", "tmm1", "tmm2"),
+                (true, _) => product!("tdpbssd", operands, out, "tmm3", "tmm4", "tmm5"),
+                (false, 0) => product!("tdpbsud", operands, out, "tmm0", "tmm1", "tmm2"),
+                (false, _) => product!("tdpbsud", operands, out, "tmm3", "tmm4", "tmm5"),
             }
         }
     }
@@ -143,12 +155,10 @@ struct Configuration {
 
 impl Configuration {
     /// Tiles 0 and 3 hold dots, 1 and 4 activations, 2 and 5 lines of weights.
-    fn new(group: usize) -> Self {
-        let shapes = [
-            (TOKENS, 4 * TILE_ROWS),
-            (TOKENS, group),
-            (group / 4, 4 * TILE_ROWS),
-        ];
+    const fn new() -> Self {
+        const DOTS: (u8, u16) = (TOKENS as u8, 4 * TILE_ROWS as u16);
+        const ACTIVATIONS: (u8, u16) = (TOKENS as u8, GROUP as u16);
+        const LINES: (u8, u16) = (GROUP as u8 / 4, 4 * TILE_ROWS as u16);
         let mut configuration = Self {
             palette: 1,
             start_row: 0,
@@ -156,9 +166,12 @@ impl Configuration {
             row_bytes: [0; 16],
             rows: [0; 16],
         };
-        for (tile, (rows, row_bytes)) in shapes.into_iter().cycle().take(6).enumerate() {
-            configuration.rows[tile] = rows as u8;
-            configuration.row_bytes[tile] = row_bytes as u16;
+        let mut tile = 0;
+        while tile < 6 {
+            let (rows, row_bytes) = [DOTS, ACTIVATIONS, LINES][tile % 3];
+            configuration.rows[tile] = rows;
+            configuration.row_bytes[tile] = row_bytes;
+            tile += 1;
         }
         configuration
     }
@@ -168,7 +181,7 @@ impl Configuration {
 /// permission holds for all threads.
 pub fn available() -> bool {
     static AVAILABLE: OnceLock<bool> = OnceLock::new();
-    // SAFETY: the self_test runs only once the unit is is_reported, enabled and request_permission.
+    // SAFETY: the self-test runs only if the unit is reported, enabled and permitted.
     *AVAILABLE.get_or_init(|| is_reported() && request_permission() && unsafe { self_test() })
 }
 
@@ -225,13 +238,20 @@ fn request_permission() -> bool {
     refused == 0
 }
 
-/// Products of all byte values, with both group sizes and all tiles, against the reference.
+/// Products of all byte values, signed and not, with all tiles, against the reference.
 ///
 /// # Safety
 /// The process must have the unit.
 unsafe fn self_test() -> bool {
-    const STRIDE: usize = GROUP + SUM_GROUP;
-    // Multipliers prime to 256, so that all bytes occur, in no order that the shapes share.
+    // SAFETY: the caller has the unit.
+    unsafe { products_match::<true>() && products_match::<false>() }
+}
+
+/// # Safety
+/// The process must have the unit.
+unsafe fn products_match<const SIGNED: bool>() -> bool {
+    const STRIDE: usize = GROUP + 16;
+    // Multipliers prime to 256, so that all bytes occur, in no order that the operands share.
     let activations: [i8; TOKENS * STRIDE] = std::array::from_fn(|i| (i * 89 + 128) as u8 as i8);
     let lines: [u8; GROUP * TILE_ROWS] = std::array::from_fn(|i| (i * 151 + i / 256 + 255) as u8);
     let operands = Operands {
@@ -239,20 +259,18 @@ unsafe fn self_test() -> bool {
         stride: STRIDE,
         lines: lines.as_ptr(),
     };
-    [SUM_GROUP, GROUP].into_iter().all(|group| {
-        let mut expected = Dots::ZERO;
-        // SAFETY: the arrays hold operands of the largest group; the caller has the unit, and
-        // each of these is dropped before the next.
-        unsafe {
-            ScalarUnit(group).product(0, operands, &mut expected);
-            let unit = Unit::new(group);
-            (0..2).all(|parity| {
-                let mut found = Dots::ZERO;
-                unit.product(parity, operands, &mut found);
-                found.0 == expected.0
-            })
-        }
-    })
+    let mut expected = Dots::ZERO;
+    // SAFETY: the arrays hold whole operands; the caller has the unit, and this one is dropped
+    // before the next is made.
+    unsafe {
+        ScalarUnit.product::<SIGNED>(0, operands, &mut expected);
+        let unit = Unit::new();
+        (0..2).all(|parity| {
+            let mut found = Dots::ZERO;
+            unit.product::<SIGNED>(parity, operands, &mut found);
+            found.0 == expected.0
+        })
+    }
 }
 
 #[cfg(test)]
@@ -261,23 +279,20 @@ mod tests {
 
     #[test]
     fn configuration_matches_instruction_layout() {
-        for (group, lines) in [(16, 4), (32, 8)] {
-            let mut expected = [0u8; 64];
-            expected[0] = 1;
-            expected[16..28].copy_from_slice(&[64, 0, group, 0, 64, 0, 64, 0, group, 0, 64, 0]);
-            expected[48..54].copy_from_slice(&[16, 16, lines, 16, 16, lines]);
-            let configuration = Configuration::new(usize::from(group));
-            // SAFETY: sixty-four bytes without padding, as its fields add up to.
-            let found: [u8; 64] = unsafe { std::mem::transmute(configuration) };
-            assert_eq!(found, expected, "groups of {group}");
-        }
+        let mut expected = [0u8; 64];
+        expected[0] = 1;
+        expected[16..28].copy_from_slice(&[64, 0, 32, 0, 64, 0, 64, 0, 32, 0, 64, 0]);
+        expected[48..54].copy_from_slice(&[16, 16, 8, 16, 16, 8]);
+        // SAFETY: sixty-four bytes without padding, as its fields add up to.
+        let found: [u8; 64] = unsafe { std::mem::transmute(Configuration::new()) };
+        assert_eq!(found, expected);
     }
 
     #[test]
-    fn reference_multiplies_signed_by_unsigned() {
+    fn reference_knows_signed_and_unsigned_codes() {
         let mut activations = [0i8; TOKENS * GROUP];
         let mut lines = [0u8; GROUP * TILE_ROWS];
-        // Token 3 has -128 and 127 at columns 5 and 6; row 9 has 255 and 2 there.
+        // Token 3 has -128 and 127 at columns 5 and 6; row 9 has 255 (or -1) and 2 there.
         activations[3 * GROUP + 5..][..2].copy_from_slice(&[-128, 127]);
         lines[64 + 9 * 4 + 1..][..2].copy_from_slice(&[255, 2]);
         let operands = Operands {
@@ -285,12 +300,17 @@ mod tests {
             stride: GROUP,
             lines: lines.as_ptr(),
         };
-        let mut found = Dots([[7; TILE_ROWS]; TOKENS]);
+        let [mut unsigned, mut signed] = [Dots([[7; TILE_ROWS]; TOKENS]); 2];
         // SAFETY: the arrays hold whole operands.
-        unsafe { ScalarUnit(GROUP).product(0, operands, &mut found) };
-        let mut expected = Dots::ZERO;
-        expected.0[3][9] = -128 * 255 + 127 * 2;
-        assert_eq!(found.0, expected.0);
+        unsafe {
+            ScalarUnit.product::<false>(0, operands, &mut unsigned);
+            ScalarUnit.product::<true>(0, operands, &mut signed);
+        }
+        for (found, code) in [(unsigned, 255), (signed, -1)] {
+            let mut expected = Dots::ZERO;
+            expected.0[3][9] = -128 * code + 127 * 2;
+            assert_eq!(found.0, expected.0);
+        }
     }
 
     #[test]

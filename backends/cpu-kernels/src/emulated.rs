@@ -18,6 +18,10 @@ pub use x86::tables;
 mod x86 {
     use std::arch::x86_64::*;
 
+    #[cfg(target_os = "linux")]
+    use crate::amx::ScalarUnit;
+    #[cfg(target_os = "linux")]
+    use crate::tile_amx;
     use crate::tile_avx2::{self, DotQuads};
     use crate::{Kernels, Tile, TileInput, float, supported};
 
@@ -32,6 +36,7 @@ mod x86 {
         const AMX: Kernels = Kernels {
             name: "emulated amx",
             tile: amx,
+            tile_pair: Some(amx_pair),
             ..float::portable::TABLE
         };
         if !supported().iter().any(|table| table.name == "avx512-vnni") {
@@ -62,7 +67,12 @@ mod x86 {
     #[cfg(target_os = "linux")]
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
     unsafe fn amx(tile: &Tile, input: &TileInput, out: *mut f32, stride: usize) {
-        use crate::{amx::ScalarUnit, tile_amx};
-        unsafe { tile_amx::all_tokens(|| ScalarUnit(tile.form.group), tile, input, out, stride) };
+        unsafe { tile_amx::tiles(|| ScalarUnit, &[*tile], input, out, stride) };
+    }
+
+    #[cfg(target_os = "linux")]
+    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+    unsafe fn amx_pair(pair: &[Tile; 2], input: &TileInput, out: *mut f32, stride: usize) {
+        unsafe { tile_amx::tiles(|| ScalarUnit, pair, input, out, stride) };
     }
 }

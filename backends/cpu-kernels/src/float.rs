@@ -599,7 +599,7 @@ pub const AVX512_BF16: Kernels = Kernels {
 pub const AMX: Kernels = Kernels {
     name: "amx",
     tile: tile_amx::tile,
-    tile_pair: None,
+    tile_pair: Some(tile_amx::tile_pair),
     ..AVX512_BF16
 };
 #[cfg(target_arch = "x86_64")]

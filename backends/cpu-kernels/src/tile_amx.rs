@@ -1,5 +1,8 @@
-//! Integer tiles with AMX, sixteen tokens at a time; fewer, and what is left of many, go to
-//! [`super::tile_avx512`]. Follows [`super::tile::portable`] step by step.
+//! Integer tiles with AMX, sixteen tokens at a time; what is left of them, and formats with groups
+//! of half a block, go to [`super::tile_avx512`]. Follows [`super::tile::portable`] step by step.
+//!
+//! The unit multiplies; vector instructions scale its whole numbers and add them up, which takes
+//! longer. Hence codes are stored for the unit less their zero, so that its products are final.
 
 use std::arch::x86_64::*;
 
@@ -8,17 +11,17 @@ use super::tile::Block;
 use super::tile_avx512::{self, load_elements, times_sub_scales, unpack};
 use super::{ActivationBlock, GROUP, TILE_ROWS, Tile, TileFormat, TileInput};
 
-/// Blocks of columns that are unpacked together: 22 KiB, which stay in the L1 or L2 cache for
-/// all tokens.
-const CHUNK: usize = 32;
+/// Blocks of columns that are unpacked together: 11 KiB, which stay in the L1 cache for all
+/// tokens, beside 16 KiB of activations.
+const CHUNK: usize = 16;
 
 /// A block as the unit reads it: a line of codes in each row of a tile.
 #[derive(Clone, Copy)]
 #[repr(C, align(64))]
 struct Unpacked {
+    /// Less their zero, and then signed, if the format has no minimums.
     codes: Block,
-    /// Of each half; only the first is used if the block is one group.
-    scales: [__m512; 2],
+    scales: __m512,
     /// Read only if the format has minimums.
     mins: __m512,
 }
@@ -28,7 +31,7 @@ impl Unpacked {
     fn zero() -> Self {
         Self {
             codes: [0; GROUP * TILE_ROWS],
-            scales: [_mm512_setzero_ps(); 2],
+            scales: _mm512_setzero_ps(),
             mins: _mm512_setzero_ps(),
         }
     }
@@ -41,66 +44,90 @@ impl Unpacked {
 pub unsafe fn tile(tile: &Tile, input: &TileInput, out: *mut f32, stride: usize) {
     // SAFETY: the caller's promises; no other unit is alive on this thread, as none outlives
     // this call.
-    let unit = || unsafe { Unit::new(tile.form.group) };
-    // SAFETY: the caller's promises.
-    unsafe { all_tokens(unit, tile, input, out, stride) };
+    unsafe { tiles(|| Unit::new(), &[*tile], input, out, stride) };
+}
+
+/// Two neighbouring tiles.
+///
+/// # Safety
+/// As for [`tile`], with `2 * TILE_ROWS` values.
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+pub unsafe fn tile_pair(pair: &[Tile; 2], input: &TileInput, out: *mut f32, stride: usize) {
+    // SAFETY: as in `tile`.
+    unsafe { tiles(|| Unit::new(), pair, input, out, stride) };
 }
 
 /// # Safety
-/// As for [`tile`]; `unit` must multiply groups of the format's size.
+/// As for [`tile`], with values for all of the tiles.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-pub unsafe fn all_tokens<M: Multiply>(
-    unit: impl FnOnce() -> M,
-    tile: &Tile,
+pub unsafe fn tiles<const T: usize, M: Multiply>(
+    new_unit: impl FnOnce() -> M,
+    tiles: &[Tile; T],
     input: &TileInput,
     out: *mut f32,
     stride: usize,
 ) {
-    let whole = input.tokens / TOKENS * TOKENS;
-    // SAFETY: the caller's promises.
+    for tile in tiles {
+        input.check(tile);
+    }
+    let whole = if tiles.iter().all(|tile| tile.form.group == GROUP) {
+        input.tokens / TOKENS * TOKENS
+    } else {
+        0
+    };
+    // SAFETY: the caller's promises; lengths are checked.
     unsafe {
         if whole > 0 {
-            whole_tiles(&unit(), tile, input, out, stride);
+            let unit = new_unit();
+            let input = TileInput {
+                tokens: whole,
+                ..*input
+            };
+            for (t, tile) in tiles.iter().enumerate() {
+                let out = out.add(t * TILE_ROWS);
+                if tile.form.min.is_some() {
+                    whole_tiles::<M, true>(&unit, tile, &input, out, stride);
+                } else {
+                    whole_tiles::<M, false>(&unit, tile, &input, out, stride);
+                }
+            }
         }
         if whole < input.tokens {
-            let out = out.wrapping_add(whole * stride);
-            tile_avx512::tile(tile, &input.after(whole), out, stride);
+            let out = out.add(whole * stride);
+            tile_avx512::tiles(tiles, &input.after(whole), out, stride);
         }
     }
 }
 
-/// All tokens but the last `input.tokens % TOKENS`.
-///
 /// # Safety
-/// As for [`all_tokens`].
+/// As for [`tile`]. Lengths must have been checked, and `input.tokens` be a multiple of
+/// [`TOKENS`]. Formats with `MINS` have minimums.
 #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-unsafe fn whole_tiles<M: Multiply>(
+unsafe fn whole_tiles<M: Multiply, const MINS: bool>(
     unit: &M,
     tile: &Tile,
     input: &TileInput,
     out: *mut f32,
     stride: usize,
 ) {
-    input.check(tile);
     let mut stream = Stream::new(tile);
     let mut unpacked = [Unpacked::zero(); CHUNK];
     let blocks = input.cols / GROUP;
     for first in (0..blocks).step_by(CHUNK) {
         let unpacked = &mut unpacked[..CHUNK.min(blocks - first)];
         for block in unpacked.iter_mut() {
-            // SAFETY: `check` has given the tile all its blocks.
+            // SAFETY: the tile has all its blocks.
             unsafe { stream.next(block) };
         }
-        for token in (0..input.tokens / TOKENS * TOKENS).step_by(TOKENS) {
+        for token in (0..input.tokens).step_by(TOKENS) {
             let chunk = Chunk {
-                form: &tile.form,
                 input,
                 blocks: unpacked,
                 first,
                 token,
             };
             // SAFETY: the caller vouches for `out` at all these tokens.
-            unsafe { chunk.run(unit, out.add(token * stride), stride) };
+            unsafe { chunk.run::<M, MINS>(unit, out.add(token * stride), stride) };
         }
     }
 }
@@ -132,6 +159,7 @@ impl<'a> Stream<'a> {
         let form = self.form;
         let (lines, planes) = form.codes.block_bytes();
         let sub_scale_bytes = form.sub_scale_bytes();
+        let zeros = _mm512_set1_epi8(form.zero() as u8 as i8);
         // SAFETY: the caller's promises; `out` has a line for every quad.
         unsafe {
             if self.left_in_run == 0 {
@@ -139,14 +167,12 @@ impl<'a> Stream<'a> {
             }
             self.left_in_run -= 1;
             for (c, quad) in unpack(form.codes, self.at).into_iter().enumerate() {
+                let quad = _mm512_sub_epi8(quad, zeros);
                 _mm512_store_si512(out.codes.as_mut_ptr().cast::<__m512i>().add(c), quad);
             }
             self.at = self.at.add(lines + planes);
-            for (half, scales) in out.scales[..GROUP / form.group].iter_mut().enumerate() {
-                // Beyond the tile's end if there are no sub-scales, and then not read.
-                let sub_scales = self.at.wrapping_add(half * TILE_ROWS);
-                *scales = times_sub_scales(self.elements[0], form.sub_scales, sub_scales);
-            }
+            // Beyond the tile's end if there are no sub-scales, and then not read.
+            out.scales = times_sub_scales(self.elements[0], form.sub_scales, self.at);
             self.at = self.at.add(sub_scale_bytes);
             if form.min.is_some() {
                 out.mins = times_sub_scales(self.elements[1], form.sub_scales, self.at);
@@ -175,7 +201,6 @@ impl<'a> Stream<'a> {
 
 /// Some blocks of columns, for [`TOKENS`] tokens.
 struct Chunk<'a> {
-    form: &'a TileFormat,
     input: &'a TileInput<'a>,
     blocks: &'a [Unpacked],
     /// The first block.
@@ -188,11 +213,10 @@ impl Chunk<'_> {
     /// Goes on from the totals in `out`, unless these are the first columns.
     ///
     /// # Safety
-    /// `out` must be valid for reads and writes of `TILE_ROWS` values at every `n * stride`;
-    /// `unit` must multiply groups of the form's size, and lengths must have been checked.
+    /// `out` must be valid for reads and writes of `TILE_ROWS` values at every `n * stride`, and
+    /// lengths must have been checked.
     #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-    unsafe fn run<M: Multiply>(&self, unit: &M, out: *mut f32, stride: usize) {
-        let group = self.form.group;
+    unsafe fn run<M: Multiply, const MINS: bool>(&self, unit: &M, out: *mut f32, stride: usize) {
         let mut totals = [_mm512_setzero_ps(); TOKENS];
         if self.first > 0 {
             for (n, total) in totals.iter_mut().enumerate() {
@@ -200,24 +224,20 @@ impl Chunk<'_> {
                 *total = unsafe { _mm512_loadu_ps(out.add(n * stride)) };
             }
         }
+        // A block is scaled while the next one is multiplied.
         let mut dots = [Dots::ZERO; 2];
+        let [mut current, mut next] = dots.each_mut();
         let mut parity = 0;
-        for (i, block) in self.blocks.iter().enumerate() {
-            for (half, lines) in block.codes.chunks_exact(group * TILE_ROWS).enumerate() {
-                // SAFETY: every token has all its blocks, which begin with their codes.
-                let codes = unsafe { self.input.block(self.token, self.first + i) }.cast::<i8>();
-                let operands = Operands {
-                    activations: codes.wrapping_add(half * group),
-                    stride: size_of::<ActivationBlock>(),
-                    lines: lines.as_ptr(),
-                };
-                let dots = &mut dots[parity];
-                // SAFETY: every token has all its columns, and `lines` are the group's.
-                unsafe {
-                    unit.product(parity, operands, dots);
-                    self.weigh(dots, (block, half), self.first + i, &mut totals);
-                }
+        // SAFETY: the caller's promises.
+        unsafe {
+            self.multiply::<M, MINS>(unit, (0, parity), current);
+            for block in 0..self.blocks.len() {
                 parity ^= 1;
+                if block + 1 < self.blocks.len() {
+                    self.multiply::<M, MINS>(unit, (block + 1, parity), next);
+                }
+                self.scale::<MINS>(block, current, &mut totals);
+                (current, next) = (next, current);
             }
         }
         for (n, total) in totals.iter().enumerate() {
@@ -226,37 +246,54 @@ impl Chunk<'_> {
         }
     }
 
-    /// Adds the products of a group, the `half` of block `index`, times their scales.
-    ///
     /// # Safety
     /// Lengths must have been checked, and the block must exist.
-    #[inline]
-    #[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
-    unsafe fn weigh(
+    #[inline(always)]
+    unsafe fn multiply<M: Multiply, const MINS: bool>(
         &self,
+        unit: &M,
+        (block, parity): (usize, usize),
+        dots: &mut Dots,
+    ) {
+        // SAFETY: every token has all its blocks, which begin with their codes. Codes are signed
+        // without minimums.
+        unsafe {
+            let operands = Operands {
+                activations: self.input.block(self.token, self.first + block).cast(),
+                stride: size_of::<ActivationBlock>(),
+                lines: self.blocks[block].codes.as_ptr(),
+            };
+            if MINS {
+                unit.product::<false>(parity, operands, dots);
+            } else {
+                unit.product::<true>(parity, operands, dots);
+            }
+        }
+    }
+
+    /// Adds the products of a block times their scales.
+    ///
+    /// # Safety
+    /// As for [`Self::multiply`]; needs the target features.
+    #[inline(always)]
+    unsafe fn scale<const MINS: bool>(
+        &self,
+        block: usize,
         dots: &Dots,
-        (block, half): (&Unpacked, usize),
-        index: usize,
         totals: &mut [__m512; TOKENS],
     ) {
-        let Chunk { form, input, .. } = self;
-        for (n, (dots, total)) in dots.0.iter().zip(totals).enumerate() {
-            // SAFETY: the caller's promise; a row of dots is a register.
-            unsafe {
-                let x = &*input.block(self.token + n, index);
-                let negated = if form.group == GROUP {
-                    x.negated_sum
-                } else {
-                    x.negated_sums[half]
-                };
-                let zeros = _mm512_set1_epi32(form.zero() * negated);
-                let signed = _mm512_add_epi32(_mm512_load_si512(dots.as_ptr().cast()), zeros);
-                let scale = _mm512_set1_ps(x.scale);
-                let scale = _mm512_mul_ps(block.scales[half], scale);
-                *total = _mm512_fmadd_ps(_mm512_cvtepi32_ps(signed), scale, *total);
-                if form.min.is_some() {
+        let weights = &self.blocks[block];
+        // SAFETY: the caller's promises. A row of dots is a register.
+        unsafe {
+            let activations = self.input.block(self.token, self.first + block);
+            for (n, total) in totals.iter_mut().enumerate() {
+                let x = &*activations.add(n);
+                let dots = _mm512_load_si512(dots.0[n].as_ptr().cast());
+                let scale = _mm512_mul_ps(weights.scales, _mm512_set1_ps(x.scale));
+                *total = _mm512_fmadd_ps(_mm512_cvtepi32_ps(dots), scale, *total);
+                if MINS {
                     let sum = _mm512_set1_ps(x.scaled_sum);
-                    *total = _mm512_fmadd_ps(block.mins, sum, *total);
+                    *total = _mm512_fmadd_ps(weights.mins, sum, *total);
                 }
             }
         }

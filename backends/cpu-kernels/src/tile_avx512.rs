@@ -30,6 +30,22 @@ pub unsafe fn tile_pair(tiles: &[Tile; 2], input: &TileInput, out: *mut f32, str
     unsafe { tile_walk::tiles::<2, Avx512, Vnni>(tiles, input, out, stride) };
 }
 
+/// One tile, or two neighbours.
+///
+/// # Safety
+/// As for [`tile`], with values for all of the tiles.
+#[cfg(target_os = "linux")]
+#[target_feature(enable = "avx2,fma,f16c,avx512f,avx512bw,avx512vl,avx512dq,avx512vnni")]
+pub unsafe fn tiles<const T: usize>(
+    tiles: &[Tile; T],
+    input: &TileInput,
+    out: *mut f32,
+    stride: usize,
+) {
+    // SAFETY: the caller's promises.
+    unsafe { tile_walk::tiles::<T, Avx512, Vnni>(tiles, input, out, stride) };
+}
+
 #[derive(Clone, Copy)]
 struct Avx512;
 

@@ -181,7 +181,7 @@ fn all_agree(what: &str, tile: &Tile, input: &TileInput) {
         bytes: &other,
         ..*tile
     };
-    for table in supported() {
+    for table in supported().into_iter().chain(emulated::tables()) {
         let Some(pair) = table.tile_pair else {
             continue;
         };
