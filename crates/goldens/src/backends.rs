@@ -2,7 +2,7 @@
 
 use loquat_cpu::CpuBackend;
 use loquat_mlx::MlxBackend;
-use loquat_session::Backend;
+use loquat_session::{Backend, ModelSource, SessionOptions};
 
 /// A backend and its tolerances.
 pub struct JudgedBackend {
@@ -32,6 +32,13 @@ pub static BACKENDS: &[JudgedBackend] = &[
 impl JudgedBackend {
     pub fn name(&self) -> &'static str {
         self.backend.name()
+    }
+
+    /// Whether it runs the vision part of a model that it can open.
+    pub fn reads_images(&self, model: &ModelSource) -> bool {
+        let plan = self.backend.plan(model, &SessionOptions::default());
+        // An error is the verdict of the run itself.
+        plan.map_or(true, |plan| plan.capabilities.media.images)
     }
 }
 

@@ -56,26 +56,30 @@ pub fn sets(args: &Args) -> Result<Vec<Set>, Error> {
 }
 
 fn committed(root: &Path) -> Result<Vec<Set>, Error> {
-    let goldens = root.join("crates/testkit/goldens");
-    let folders = ["goldens", "goldens-mlx", "goldens-gguf"];
-    let folders = folders.map(|name| format!("crates/testkit/{name}"));
-    existing_sets(root, folders, Origin::Committed, Some(&goldens))
+    let kit = root.join("crates/testkit");
+    let folders = |names: &[&str]| -> Vec<String> {
+        let names = names.iter();
+        names.map(|name| format!("crates/testkit/{name}")).collect()
+    };
+    let text = folders(&["goldens", "goldens-mlx", "goldens-gguf"]);
+    let vision = folders(&["goldens-vision", "goldens-vision-gguf"]);
+    let committed = |folders, logits: &str| {
+        existing_sets(root, folders, Origin::Committed, Some(&kit.join(logits)))
+    };
+    let mut sets = committed(text, "goldens")?;
+    sets.extend(committed(vision, "goldens-vision")?);
+    Ok(sets)
 }
 
 fn shared(root: &Path) -> Result<Vec<Set>, Error> {
-    let folders = [
-        "../shared/goldens",
-        "../shared/goldens-mlx",
-        "../shared/goldens-vision",
-    ]
-    .map(str::to_owned);
-    existing_sets(root, folders, Origin::Shared, None)
+    let folders = ["../shared/goldens", "../shared/goldens-mlx"].map(str::to_owned);
+    existing_sets(root, folders.into(), Origin::Shared, None)
 }
 
 /// The sets of those `folders` that exist and contain checkpoints.
-fn existing_sets<const N: usize>(
+fn existing_sets(
     root: &Path,
-    folders: [String; N],
+    folders: Vec<String>,
     origin: Origin,
     logits: Option<&Path>,
 ) -> Result<Vec<Set>, Error> {
@@ -146,11 +150,17 @@ fn case(path: &Path, logits: Option<&Path>) -> Option<Case> {
     let text = |part: Option<&std::ffi::OsStr>| Some(part?.to_string_lossy().into_owned());
     let has_golden = |folder: &PathBuf| folder.join(GOLDEN).is_file();
     let (name, golden) = if path.is_dir() {
+        let name = text(path.file_name())?;
         let golden = Some(path.to_owned()).filter(has_golden);
-        if golden.is_none() && !path.join("config.json").is_file() {
+        let is_model = golden.is_some() || path.join("config.json").is_file();
+        // A GGUF model and its image projector are a folder.
+        let reference = || logits.map(|logits| logits.join(&name)).filter(has_golden);
+        let has_projector = || path.join(format!("{name}.gguf")).is_file();
+        if !is_model && !has_projector() {
             return None;
         }
-        (text(path.file_name())?, golden)
+        let golden = golden.or_else(|| (!is_model).then(reference).flatten());
+        (name, golden)
     } else if path
         .extension()
         .is_some_and(|extension| extension == "gguf")
@@ -231,6 +241,11 @@ mod tests {
             ),
             (&["s/x.gguf", "l/x/config.json"], "s", &["x"]),
             (&["s/x.bin"], "s/x.bin", &[]),
+            (
+                &["s/x/x.gguf", "s/y/x.gguf", "l/x/golden.safetensors"],
+                "s",
+                &["x: l/x"],
+            ),
         ];
         for (files, path, expected) in table {
             let root = folder(files);
@@ -247,16 +262,30 @@ mod tests {
             "crates/testkit/goldens/README.md",
             "crates/testkit/goldens-gguf/llama.gguf",
             "crates/testkit/goldens-mlx/README.md",
+            "crates/testkit/goldens-vision/llava/golden.safetensors",
+            "crates/testkit/goldens-vision/images/one.png",
+            "crates/testkit/goldens-vision-gguf/llava/llava.gguf",
         ]);
         let sets = committed(root.path()).unwrap();
         let titles: Vec<&str> = sets.iter().map(|set| set.title.as_str()).collect();
         assert_eq!(
             titles,
-            ["crates/testkit/goldens", "crates/testkit/goldens-gguf"]
+            [
+                "crates/testkit/goldens",
+                "crates/testkit/goldens-gguf",
+                "crates/testkit/goldens-vision",
+                "crates/testkit/goldens-vision-gguf",
+            ]
         );
-        for set in &sets {
-            let lines = describe(&root.path().join("crates/testkit/goldens"), &set.cases);
-            assert_eq!(lines, ["llama: llama"]);
+        let expected = [
+            "llama: goldens/llama",
+            "llama: goldens/llama",
+            "llava: goldens-vision/llava",
+            "llava: goldens-vision/llava",
+        ];
+        for (set, expected) in sets.iter().zip(expected) {
+            let lines = describe(&root.path().join("crates/testkit"), &set.cases);
+            assert_eq!(lines, [expected]);
         }
     }
 

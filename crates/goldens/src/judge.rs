@@ -19,7 +19,7 @@ use crate::backends::JudgedBackend;
 use crate::discover::{Case, GOLDEN, Set};
 use crate::golden::{Golden, GoldenError, Greedy, Prompt};
 use crate::lines::{first_difference, with_context};
-use crate::report::{Chunks, Differences, Outcome, Report};
+use crate::report::{Chunks, Differences, Outcome, Report, VisionReport};
 use crate::vision::VisionGolden;
 
 /// Chunk sizes below, across and above the tile sizes of kernels.
@@ -108,6 +108,12 @@ impl Judge {
             return Ok(Outcome::LoadsOnly);
         };
         if let Some(golden) = VisionGolden::open(folder)? {
+            report.family = Some(golden.info.model_type.clone());
+            let vision = source.spec.vision.as_ref();
+            report.vision = Some(VisionReport {
+                videos: vision.is_some_and(|vision| vision.video),
+                cases: golden.cases.iter().map(|case| case.title).collect(),
+            });
             return self.evaluate_vision(case, &source, &golden, report);
         }
         let mut golden = Golden::open(folder, self.prefer_hf)?;

@@ -30,6 +30,19 @@ Generated from runs of the committed goldens by `cargo xtask goldens --committed
 - –: not verified; it may or may not load.
 ";
 
+const VISION_HEADING: &str = "## Models that read pictures";
+
+const VISION_OPENING: &str = "
+The same for models with a vision part: features of pictures, logits of prompts with them, and greedy tokens, from preprocessed values, one image and two, text alone, and a video. Preprocessing of these files is equal to transformers' in every value, which the tests of `crates/media` check. GGUF models come with an `mmproj` file.
+
+";
+
+/// Headings of what does not depend on the backend.
+const INPUTS: &str = "Inputs";
+const CASES: &str = "Verified with";
+
+const VISION_FORMATS: [Format; 2] = [Format::Safetensors, Format::Gguf];
+
 /// The verification of one family in one format.
 #[derive(Default)]
 struct Cell {
@@ -71,13 +84,19 @@ fn page(judged: &JudgedBackend, reports: &[Report], before: &str) -> Result<Stri
         return Err(Error::NoMatrix);
     }
     let mut rows = Rows::default();
-    for report in &committed {
+    let (vision, text): (Vec<&Report>, Vec<&Report>) = committed
+        .iter()
+        .copied()
+        .partition(|report| report.vision.is_some());
+    for report in text {
         add_report(&mut rows, report);
     }
     add_real_weights(judged.name(), &mut rows);
+    let (before, vision_before) = before.split_once(VISION_HEADING).unwrap_or((before, ""));
     let table = table(judged, &rows, &Grid::read(before));
+    let vision = vision_table(judged, &vision, &Grid::read(vision_before));
     Ok(format!(
-        "{OPENING}\n{table}{}{}{}",
+        "{OPENING}\n{table}{vision}{}{}{}",
         other_names(&committed),
         gguf_defaults(),
         unsupported()
@@ -95,7 +114,7 @@ fn add_report(rows: &mut Rows, report: &Report) {
             cell.golden = Some(worst);
         }
         Outcome::LoadsOnly => cell.loads = true,
-        Outcome::NotSupported { .. } | Outcome::Failed { .. } => {}
+        Outcome::TextOnly | Outcome::NotSupported { .. } | Outcome::Failed { .. } => {}
     }
 }
 
@@ -118,13 +137,65 @@ fn cell<'a>(rows: &'a mut Rows, family: &str, format: Format) -> &'a mut Cell {
     &mut rows.entry(family.to_owned()).or_default()[column]
 }
 
-/// The families of this run, each format's backends side by side.
-fn table(judged: &JudgedBackend, rows: &Rows, before: &Grid) -> String {
+/// A heading for each of `formats` on each backend.
+fn headings(formats: &[Format]) -> Vec<String> {
     let names = || BACKENDS.iter().map(JudgedBackend::name);
-    let headings = FORMATS
+    let headings = formats
         .iter()
         .flat_map(|format| names().map(|name| column_heading(*format, name)));
-    let headings: Vec<String> = headings.collect();
+    headings.collect()
+}
+
+/// The section of models that read pictures; empty if the run has none.
+fn vision_table(judged: &JudgedBackend, reports: &[&Report], before: &Grid) -> String {
+    if reports.is_empty() {
+        return String::new();
+    }
+    let results = headings(&VISION_FORMATS);
+    let mut rows = Rows::default();
+    let mut grid = Grid::default();
+    let mut covered: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
+    for report in reports {
+        add_report(&mut rows, report);
+        let (Some(family), Some(vision)) = (&report.family, &report.vision) else {
+            continue;
+        };
+        let inputs = if vision.videos {
+            "images, videos"
+        } else {
+            "images"
+        };
+        grid.set(family, INPUTS.to_owned(), inputs.to_owned());
+        let cases = covered.entry(family).or_default();
+        for case in &vision.cases {
+            if !cases.contains(case) {
+                cases.push(case);
+            }
+        }
+        for heading in &results {
+            if let Some(text) = before.get(family, heading) {
+                grid.set(family, heading.clone(), text.to_owned());
+            }
+        }
+    }
+    for (family, cases) in covered {
+        grid.set(family, CASES.to_owned(), cases.join(", "));
+    }
+    for (family, cells) in &rows {
+        for (format, cell) in FORMATS.iter().zip(cells) {
+            let heading = column_heading(*format, judged.name());
+            if results.contains(&heading) {
+                grid.set(family, heading, cell.text(judged));
+            }
+        }
+    }
+    let headings = [vec![INPUTS.to_owned(), CASES.to_owned()], results].concat();
+    format!("\n{VISION_HEADING}\n{VISION_OPENING}{}", grid.table(&headings))
+}
+
+/// The families of this run, each format's backends side by side.
+fn table(judged: &JudgedBackend, rows: &Rows, before: &Grid) -> String {
+    let headings = headings(&FORMATS);
     let mut grid = Grid::default();
     for (family, cells) in rows {
         for heading in &headings {
@@ -300,6 +371,30 @@ mod tests {
         assert_eq!(run("cpu", 2e-6, &both), both);
         assert_ne!(run("cpu", 3e-6, &both), both);
         assert_eq!(run("mlx", 3e-5, &both), both);
+    }
+
+    #[test]
+    fn vision_models_have_a_table_of_their_own() {
+        let run = |name: &str, outcome: Outcome, before: &str| {
+            let mut vision = committed("llava", Format::Gguf, outcome);
+            vision.vision = Some(crate::report::VisionReport {
+                videos: true,
+                cases: vec!["one image", "video"],
+            });
+            let text = committed("qwen2", Format::Gguf, measured(2e-6).outcome());
+            page(judged(name), &[vision, text], before).unwrap()
+        };
+        let on_cpu = run("cpu", measured(2e-6).outcome(), "");
+        let row = "| `llava` | images, videos | one image, video | – | – | golden 2e-6 | – |";
+        assert!(on_cpu.contains(row), "{on_cpu}");
+        assert!(!rows(&on_cpu).iter().any(|row| row.contains("llava")));
+        // A backend that reads text only leaves the other columns.
+        let both = run("mlx", Outcome::TextOnly, &on_cpu);
+        assert!(both.contains(row), "{both}");
+        let both = run("mlx", measured(2e-6).outcome(), &both);
+        let row = row.replace("2e-6 | –", "2e-6 | golden 1e-4");
+        assert!(both.contains(&row), "{both}");
+        assert_eq!(run("cpu", measured(2e-6).outcome(), &both), both);
     }
 
     #[test]

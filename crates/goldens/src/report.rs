@@ -21,11 +21,22 @@ pub struct Report {
     /// GGUF's `general.architecture`.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub architecture: Option<String>,
+    /// If the reference is of a model that reads pictures.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub vision: Option<VisionReport>,
     #[serde(flatten)]
     pub outcome: Outcome,
     /// A remark on the verdict.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub note: Option<String>,
+}
+
+/// What a reference with pictures covers.
+#[derive(Debug, Serialize)]
+pub struct VisionReport {
+    /// Whether the model reads videos, too.
+    pub videos: bool,
+    pub cases: Vec<&'static str>,
 }
 
 #[derive(Debug, Serialize)]
@@ -35,6 +46,8 @@ pub enum Outcome {
     Equal(Differences),
     /// Opened; there is no reference.
     LoadsOnly,
+    /// The backend does not run the model's vision part.
+    TextOnly,
     /// No family has this `model_type`.
     NotSupported { model_type: String, why: String },
     Failed {
@@ -83,6 +96,7 @@ impl Report {
             family: None,
             format: None,
             architecture: None,
+            vision: None,
             outcome: Outcome::LoadsOnly,
             note: None,
         }
@@ -93,7 +107,7 @@ impl Report {
         match self.outcome {
             Outcome::Failed { .. } => true,
             Outcome::NotSupported { .. } => self.origin != Origin::Shared,
-            Outcome::Equal(_) | Outcome::LoadsOnly => false,
+            Outcome::Equal(_) | Outcome::LoadsOnly | Outcome::TextOnly => false,
         }
     }
 
@@ -101,7 +115,7 @@ impl Report {
         match &self.outcome {
             Outcome::Equal(measured) => Some(measured),
             Outcome::Failed { measured, .. } => measured.as_ref(),
-            Outcome::LoadsOnly | Outcome::NotSupported { .. } => None,
+            Outcome::LoadsOnly | Outcome::TextOnly | Outcome::NotSupported { .. } => None,
         }
     }
 }
@@ -213,6 +227,7 @@ pub mod samples {
             family: Some(family.into()),
             format: Some(format),
             architecture: (format == Format::Gguf).then(|| family.into()),
+            vision: None,
             outcome,
             note: None,
         }

@@ -72,6 +72,7 @@ fn verdict(report: &Report) -> &'static str {
     match &report.outcome {
         Outcome::Equal(_) => "ok",
         Outcome::LoadsOnly => "loads only",
+        Outcome::TextOnly => "text only",
         Outcome::NotSupported { .. } => "not supported",
         Outcome::Failed { .. } => "FAILED",
     }
@@ -115,7 +116,7 @@ fn totals(backend: &str, reports: &[Report]) -> String {
         let matching = reports.iter().filter(|report| verdict(report) == kind);
         matching.count()
     };
-    let kinds = ["ok", "loads only", "not supported", "FAILED"];
+    let kinds = ["ok", "loads only", "text only", "not supported", "FAILED"];
     let counts = kinds.map(|kind| (count(kind), kind));
     let counts = counts.iter().filter(|(count, _)| *count > 0);
     let counts: Vec<String> = counts.map(|(n, kind)| format!("{n} {kind}")).collect();

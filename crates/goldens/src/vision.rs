@@ -12,7 +12,13 @@ use serde::Deserialize;
 use crate::discover::GOLDEN;
 use crate::golden::{Arrays, GoldenError, floats, tokens};
 
-const CASES: [&str; 5] = ["one", "two", "text", "video", "video_bare"];
+/// Names in the reference, and for display.
+const CASES: [(&str, &str); 4] = [
+    ("one", "one image"),
+    ("two", "two images"),
+    ("text", "text"),
+    ("video", "video"),
+];
 
 pub struct VisionGolden {
     pub cases: Vec<VisionCase>,
@@ -22,6 +28,8 @@ pub struct VisionGolden {
 /// The fields of `golden.json` that the judge uses.
 #[derive(Deserialize, Default)]
 pub struct Info {
+    /// Of the whole model.
+    pub model_type: String,
     pub placeholder_ids: Vec<u32>,
     /// How far the reference's logits are from its own in double precision, if it has those.
     pub fp32_vs_fp64: Option<f32>,
@@ -30,6 +38,7 @@ pub struct Info {
 /// A prompt with its media and what the reference computed.
 pub struct VisionCase {
     pub name: &'static str,
+    pub title: &'static str,
     pub tokens: Vec<u32>,
     pub logits: Vec<f32>,
     pub greedy_ids: Vec<u32>,
@@ -88,16 +97,19 @@ impl VisionGolden {
             source,
         })?;
         let mut cases = Vec::new();
-        for name in CASES {
+        for (name, title) in CASES {
             if arrays.find(&format!("{name}.input_ids")).is_some() {
-                cases.push(case(&arrays, name)?);
+                cases.push(case(&arrays, (name, title))?);
             }
         }
         Ok(Some(Self { cases, info }))
     }
 }
 
-fn case(arrays: &Arrays, name: &'static str) -> Result<VisionCase, GoldenError> {
+fn case(
+    arrays: &Arrays,
+    (name, title): (&'static str, &'static str),
+) -> Result<VisionCase, GoldenError> {
     let own = arrays.0.iter().filter_map(|array| {
         let rest = array.name.strip_prefix(name)?.strip_prefix('.')?;
         Some((rest.to_owned(), array.clone()))
@@ -119,6 +131,7 @@ fn case(arrays: &Arrays, name: &'static str) -> Result<VisionCase, GoldenError> 
     }
     Ok(VisionCase {
         name,
+        title,
         tokens: tokens(required("input_ids")?)?,
         logits: floats(required("logits")?)?,
         greedy_ids: tokens(required("greedy_ids")?)?,

@@ -32,6 +32,9 @@ impl Judge {
         golden: &VisionGolden,
         report: &mut Report,
     ) -> Result<Outcome, JudgeError> {
+        if source_model.spec.vision.is_some() && !self.judged.reads_images(source_model) {
+            return Ok(Outcome::TextOnly);
+        }
         let exactness = golden.info.fp32_vs_fp64.unwrap_or(0.0);
         let limit = LIMIT.max(exactness).max(self.judged.limit);
         let mut notes = Vec::new();
@@ -67,7 +70,8 @@ impl Judge {
             let why = source.spec.vision_refusal.as_deref();
             failed("model", why.unwrap_or("it has no vision part").to_owned())
         })?;
-        let text = std::fs::read_to_string(case.model.join(CONFIG)).unwrap_or_default();
+        let reference = case.golden.as_deref().unwrap_or(&case.model);
+        let text = std::fs::read_to_string(reference.join(CONFIG)).unwrap_or_default();
         let config =
             Config::parse(&text, CONFIG).map_err(|error| failed(CONFIG, error.to_string()))?;
         let mut all = Differences {

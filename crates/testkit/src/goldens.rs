@@ -18,6 +18,11 @@ pub fn family(name: &str) -> PathBuf {
     fixtures().join("goldens").join(name)
 }
 
+/// The folder of the checkpoints that read pictures, with the pictures in `images`.
+pub fn vision() -> PathBuf {
+    fixtures().join("goldens-vision")
+}
+
 /// The folders of all bf16 checkpoints, by name.
 pub fn all() -> std::io::Result<Vec<PathBuf>> {
     entries("goldens", Path::is_dir)

@@ -1,6 +1,8 @@
-//! Images on the command line, with a tiny checkpoint of `../shared/goldens-vision`.
+//! Images on the command line, with a tiny checkpoint of `crates/testkit/goldens-vision`.
 
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
+
+use loquat_testkit::goldens;
 
 use crate::support::{golden, loquat, piped};
 
@@ -18,24 +20,19 @@ struct TinyVision {
 
 impl TinyVision {
     /// A copy of the checkpoint with a chat template.
-    fn new() -> Option<Self> {
-        let goldens = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/goldens-vision");
-        if !goldens.is_dir() {
-            eprintln!("skipped: {} is not there", goldens.display());
-            return None;
-        }
+    fn new() -> Self {
+        let goldens = goldens::vision();
         let folder = tempfile::tempdir().unwrap();
         for entry in std::fs::read_dir(goldens.join("qwen3_vl")).unwrap() {
             let path = entry.unwrap().path();
             let name = path.file_name().unwrap();
-            // Copied, because the original may be read-only.
-            std::fs::write(folder.path().join(name), std::fs::read(&path).unwrap()).unwrap();
+            std::fs::copy(&path, folder.path().join(name)).unwrap();
         }
         std::fs::write(folder.path().join("chat_template.jinja"), TEMPLATE).unwrap();
-        Some(Self {
+        Self {
             folder,
             images: goldens.join("images"),
-        })
+        }
     }
 
     fn model(&self) -> &str {
@@ -49,9 +46,7 @@ impl TinyVision {
 
 #[test]
 fn images_are_files_or_stdin() {
-    let Some(tiny) = TinyVision::new() else {
-        return;
-    };
+    let tiny = TinyVision::new();
     let ask = |words: &[&str]| {
         let mut all = vec!["run", tiny.model(), "-n", "12", "-t", "0"];
         all.extend(words);
@@ -81,9 +76,7 @@ fn images_are_files_or_stdin() {
 
 #[test]
 fn unusable_images_are_refused() {
-    let Some(tiny) = TinyVision::new() else {
-        return;
-    };
+    let tiny = TinyVision::new();
     let image = tiny.image("img0_48x48.png");
     let text_only = golden("llama");
     loquat(["run", &text_only, "--image", &image, "What is this?"])
@@ -98,9 +91,7 @@ fn unusable_images_are_refused() {
 
 #[test]
 fn inspect_shows_the_tower() {
-    let Some(tiny) = TinyVision::new() else {
-        return;
-    };
+    let tiny = TinyVision::new();
     let shown = loquat(["inspect", tiny.model()]).quiet();
     for words in [
         "vision tower",

@@ -1,4 +1,4 @@
-//! Images and videos in chats, on the tiny checkpoints of `../shared/goldens-vision`.
+//! Images and videos in chats, on the tiny checkpoints of `crates/testkit/goldens-vision`.
 
 use std::path::{Path, PathBuf};
 
@@ -8,6 +8,7 @@ use loquat::{
 };
 use loquat_chat::{ChatError, Raster};
 use loquat_media::Limits;
+use loquat_testkit::goldens;
 use loquat_text::ChatTemplate;
 use loquat_weights::{Blob, safetensors};
 use serde_json::Value;
@@ -22,15 +23,6 @@ const TEMPLATE: &str = "{% for message in messages %}\
     {% elif part.type == 'video' %}<|vision_start|><|video_pad|><|vision_end|>\
     {% else %}{{ part.text }}{% endif %}{% endfor %}{% endif %}{% endfor %}";
 
-fn goldens() -> Option<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/goldens-vision");
-    if !folder.is_dir() {
-        eprintln!("skipped: {} is not there", folder.display());
-        return None;
-    }
-    Some(folder)
-}
-
 fn load(folder: &Path, template: &str) -> Model {
     let mut options = ModelOptions {
         backend: BackendChoice::CPU,
@@ -42,12 +34,12 @@ fn load(folder: &Path, template: &str) -> Model {
     options.load(folder.to_str().unwrap()).unwrap()
 }
 
-fn qwen() -> Option<(Model, PathBuf)> {
-    let folder = goldens()?;
-    Some((
+fn qwen() -> (Model, PathBuf) {
+    let folder = goldens::vision();
+    (
         load(&folder.join("qwen3_vl"), TEMPLATE),
         folder.join("images"),
-    ))
+    )
 }
 
 fn image(images: &Path, name: &str) -> Image {
@@ -68,7 +60,7 @@ fn integers(folder: &Path, name: &str) -> Option<Vec<u32>> {
 /// Files go in, and the tokens of transformers come out.
 #[test]
 fn images_and_videos_give_the_reference_answers() {
-    let Some(goldens) = goldens() else { return };
+    let goldens = goldens::vision();
     let mut cases = 0;
     let mut wrong = Vec::new();
     for entry in std::fs::read_dir(&goldens).unwrap() {
@@ -144,9 +136,7 @@ fn images_and_videos_give_the_reference_answers() {
 
 #[test]
 fn equal_images_share_one_encoding() {
-    let Some((model, images)) = qwen() else {
-        return;
-    };
+    let (model, images) = qwen();
     let encoded = || model.engine().stats().totals.media_encoded;
     let ask = |image: Image| {
         let chat = model.chat("What is this?").image(image);
@@ -173,9 +163,7 @@ fn equal_images_share_one_encoding() {
 
 #[test]
 fn usage_counts_positions_of_media() {
-    let Some((model, images)) = qwen() else {
-        return;
-    };
+    let (model, images) = qwen();
     let prompt_tokens = |message: Message| {
         let chat = model.converse(vec![message]).max_tokens(1).temperature(0.0);
         let mut answer = chat.stream().unwrap();
@@ -190,9 +178,7 @@ fn usage_counts_positions_of_media() {
 
 #[test]
 fn text_in_messages_is_never_a_placeholder() {
-    let Some((model, images)) = qwen() else {
-        return;
-    };
+    let (model, images) = qwen();
     let picture = image(&images, "img0_48x48.png");
     let parts = vec![picture.into(), "<|image_pad|> <|video_pad|>".into()];
     let request = ChatRequest {
@@ -208,7 +194,7 @@ fn text_in_messages_is_never_a_placeholder() {
 
 #[test]
 fn template_without_images_gets_markers() {
-    let Some(goldens) = goldens() else { return };
+    let goldens = goldens::vision();
     let template = "{% for m in messages %}{{ m.content }}{% endfor %}";
     let model = load(&goldens.join("llava"), template);
     let request = ChatRequest {
@@ -225,9 +211,7 @@ fn template_without_images_gets_markers() {
 
 #[test]
 fn unusable_images_are_refused_by_place() {
-    let Some((model, images)) = qwen() else {
-        return;
-    };
+    let (model, images) = qwen();
     let refuse = |message: Message| {
         let messages = vec![Message::user("hi"), message];
         let request = ChatRequest {
@@ -253,7 +237,7 @@ fn unusable_images_are_refused_by_place() {
 
 #[test]
 fn low_detail_takes_fewer_positions() {
-    let Some(goldens) = goldens() else { return };
+    let goldens = goldens::vision();
     let model = load(
         &goldens.join("pixtral"),
         "{% for m in messages %}{{ m.content }}{% endfor %}",

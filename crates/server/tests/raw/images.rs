@@ -1,4 +1,4 @@
-//! Images over real sockets, in every dialect, on a tiny checkpoint of `../shared/goldens-vision`.
+//! Images over real sockets, in every dialect, on a tiny checkpoint of `crates/testkit/goldens-vision`.
 
 use std::path::{Path, PathBuf};
 
@@ -7,6 +7,7 @@ use base64::engine::general_purpose::STANDARD;
 use loquat::{BackendChoice, ModelOptions};
 use loquat_server::config::ModelConfig;
 use loquat_server::{ModelInfo, OpenFailure, Opened, Opener, Planned};
+use loquat_testkit::goldens;
 use loquat_text::ChatTemplate;
 use serde_json::{Value, json};
 
@@ -22,15 +23,6 @@ const TEMPLATE: &str = "{% for message in messages %}\
     {% else %}{{ part.text }}{% endif %}{% endfor %}{% endif %}{% endfor %}";
 
 const QUESTION: &str = "What is this?";
-
-fn goldens() -> Option<PathBuf> {
-    let folder = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../../shared/goldens-vision");
-    if !folder.is_dir() {
-        eprintln!("skipped: {} is not there", folder.display());
-        return None;
-    }
-    Some(folder)
-}
 
 /// Opens the checkpoint on the CPU.
 struct TinyVision(PathBuf);
@@ -70,10 +62,10 @@ impl Opener for TinyVision {
     }
 }
 
-async fn start() -> Option<(TestServer, PathBuf)> {
-    let folder = goldens()?;
+async fn start() -> (TestServer, PathBuf) {
+    let folder = goldens::vision();
     let server = TestServer::with(TinyVision(folder.join("qwen3_vl")), config()).await;
-    Some((server, folder.join("images")))
+    (server, folder.join("images"))
 }
 
 fn base64(images: &Path, name: &str) -> String {
@@ -162,9 +154,7 @@ fn requests(data: &str) -> Vec<(&'static str, Value, &'static str, &'static str)
 
 #[tokio::test]
 async fn every_dialect_answers_about_images() {
-    let Some((server, images)) = start().await else {
-        return;
-    };
+    let (server, images) = start().await;
     let mut answers = Vec::new();
     for name in ["img1_90x61.png", "frame0_90x61.png"] {
         let data = base64(&images, name);
@@ -194,9 +184,7 @@ async fn every_dialect_answers_about_images() {
 
 #[tokio::test]
 async fn count_tokens_counts_images() {
-    let Some((server, images)) = start().await else {
-        return;
-    };
+    let (server, images) = start().await;
     let data = base64(&images, "img1_90x61.png");
     let (path, mut body, ..) = requests(&data).swap_remove(2);
     let answer = ask(&server, path, &body).await;
@@ -209,9 +197,7 @@ async fn count_tokens_counts_images() {
 
 #[tokio::test]
 async fn models_say_what_they_read() {
-    let Some((server, _)) = start().await else {
-        return;
-    };
+    let (server, _) = start().await;
     let text_only = TestServer::start(Scripted::new("hi")).await;
     for (server, inputs, vision) in [
         (&server, json!(["text", "image"]), true),
@@ -250,9 +236,7 @@ async fn text_only_model_refuses_images_by_field() {
 
 #[tokio::test]
 async fn unusable_images_are_refused_by_field() {
-    let Some((server, images)) = start().await else {
-        return;
-    };
+    let (server, images) = start().await;
     let data = base64(&images, "img0_48x48.png");
     let half = &data[..data.len() / 8 * 4];
     for (url, expected) in [
