@@ -4,6 +4,7 @@
 //! It checks and reports; cargo builds, formats and lints. The only tracked file it writes is the
 //! support matrix, on request.
 
+mod arm64;
 mod command;
 mod compare;
 mod error;
@@ -38,6 +39,8 @@ usage: cargo xtask <command>
     --svg FILE        plot the speeds
   mlx [VARIANT]       download MLX for builds with the feature `mlx`: cpu, cuda13 or metal
                       [default: metal on macOS, cpu elsewhere]
+  arm64 [ARGS]        run cargo with these arguments for ARM64 Linux, programs emulated; on x86-64
+                      Debian, as root [default: test the CPU kernels]
 ";
 
 fn main() -> ExitCode {
@@ -62,6 +65,7 @@ fn dispatch(args: &[String]) -> Result<(), Error> {
         Some((command, rest)) if command == "goldens" => goldens::run(rest),
         Some((command, rest)) if command == "compare" => compare::run(&root, rest),
         Some((command, rest)) if command == "mlx" => mlx::run(&root, rest),
+        Some((command, rest)) if command == "arm64" => arm64::run(&root, rest),
         Some((command, _)) if command == "help" || command == "--help" => {
             print!("{USAGE}");
             Ok(())

@@ -13,7 +13,7 @@ use std::path::Path;
 use std::time::{Duration, Instant};
 
 use crate::error::Error;
-use crate::{command, tidy, tools};
+use crate::{arm64, command, tidy, tools};
 use background::Installs;
 use build::Build;
 
@@ -110,6 +110,13 @@ const STAGES: &[Stage] = &[
         name: "fuzz",
         about: "each fuzz target for a bounded time",
         run: fuzz::run,
+        is_long: true,
+        ..SHORT
+    },
+    Stage {
+        name: "arm64",
+        about: "the NEON kernels, emulated; on x86-64 Debian, as root",
+        run: |context| arm64::run(context.root, &[]).map(|()| None),
         is_long: true,
         ..SHORT
     },

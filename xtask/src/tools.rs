@@ -148,6 +148,29 @@ pub fn require_browser_libraries(root: &Path) -> Result<(), Error> {
     })
 }
 
+/// What `arm64` needs of the system: root on Debian, and these programs, which are installed with
+/// apt.
+pub fn require_arm64_emulation(root: &Path) -> Result<(), Error> {
+    if !can_install_packages(root) {
+        return Err(Error::Missing {
+            what: "root on a Debian machine, for a system of its own".to_owned(),
+            remedy: "run this in a container or a virtual machine as root".to_owned(),
+        });
+    }
+    let programs = [
+        ("debootstrap", "debootstrap"),
+        ("qemu-aarch64-static", "qemu-user-static"),
+    ];
+    let is_missing =
+        |(name, _): &&(&str, &str)| program(root, name, &["--version"]).probe().is_none();
+    let missing = programs.iter().filter(is_missing);
+    let packages: Vec<&str> = missing.map(|(_, package)| *package).collect();
+    if packages.is_empty() {
+        return Ok(());
+    }
+    install_packages(root, &packages)
+}
+
 fn can_install_packages(root: &Path) -> bool {
     let is_root = program(root, "id", &["-u"]).probe().as_deref() == Some("0\n");
     is_root && program(root, "apt-get", &["--version"]).probe().is_some()

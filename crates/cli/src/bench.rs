@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use clap::ValueEnum;
 use loquat::ModelFiles;
 use loquat_bench::{
-    Clients, Constrained, Contention, Conversation, EngineOverhead, Figure, Harness, Http,
-    PrefillInterference, Report, ReportHead, Scenario, Soak, Startup, Until, Workload, Workloads,
-    machine, synthetic,
+    Clients, Constrained, Contention, Conversation, Encoding, EngineOverhead, Figure, Harness,
+    Http, PrefillInterference, Report, ReportHead, Scenario, Soak, Startup, Until, Workload,
+    Workloads, machine, synthetic,
 };
 use loquat_convert::WorkFolder;
 use loquat_server::config::units;
@@ -163,6 +163,12 @@ fn scenario(args: &BenchArgs) -> Result<Box<dyn Scenario>, CliError> {
             },
             busy_threads: busy_threads.get(),
             rounds: args.rounds(5),
+        })
+    } else if let Some(side) = args.encode {
+        Box::new(Encoding {
+            side: side.get(),
+            rounds: args.rounds(5),
+            seed,
         })
     } else if args.start {
         Box::new(Startup {

@@ -16,8 +16,8 @@ use super::values::{at_least_one, nonzero, reference, seed};
 #[derive(Debug, Args)]
 #[command(group = ArgGroup::new("scenario")
     .args([
-        "clients", "prefill_interference", "turns", "soak", "constrained", "contended", "http", "work",
-        "machine", "draw", "start",
+        "clients", "prefill_interference", "turns", "soak", "constrained", "contended", "encode",
+        "http", "work", "machine", "draw", "start",
     ]))]
 pub struct BenchArgs {
     /// A model, as for `run`.
@@ -49,7 +49,7 @@ pub struct BenchArgs {
     pub prompt_tokens: Vec<NonZeroUsize>,
     /// Tokens to decode per measurement, per turn, or before the interfering prefill.
     #[arg(long, value_name = "TOKENS", value_parser = at_least_one)]
-    #[arg(default_value_t = nonzero(64), conflicts_with_all = ["clients", "soak", "start"])]
+    #[arg(default_value_t = nonzero(64), conflicts_with_all = ["clients", "soak", "encode", "start"])]
     pub decode_tokens: NonZeroUsize,
     /// Context lengths at which decoding starts, such as 1,1024.
     #[arg(long, value_name = "TOKENS", value_parser = at_least_one, value_delimiter = ',')]
@@ -57,7 +57,7 @@ pub struct BenchArgs {
     pub depth: Vec<NonZeroUsize>,
     /// Sequences that decode at once, such as 1,4 [default: 1; 4 for prefill interference].
     #[arg(long, value_name = "COUNT", value_parser = at_least_one, value_delimiter = ',')]
-    #[arg(conflicts_with_all = ["clients", "turns", "soak", "contended", "start"])]
+    #[arg(conflicts_with_all = ["clients", "turns", "soak", "contended", "encode", "start"])]
     batch: Vec<NonZeroUsize>,
     /// Rounds; the median is reported [default: 5; 3 for prefill interference and turns].
     #[arg(long, value_name = "COUNT", value_parser = at_least_one)]
@@ -72,23 +72,23 @@ pub struct BenchArgs {
     pub clients: Vec<NonZeroUsize>,
     /// Requests per count of clients [default: four times the largest count].
     #[arg(long, value_name = "COUNT", value_parser = at_least_one, requires = "clients")]
-    #[arg(conflicts_with_all = ["seconds", "prefill_interference", "turns", "soak", "constrained", "contended", "http", "start", "work", "machine", "draw"])]
+    #[arg(conflicts_with_all = ["seconds", "prefill_interference", "turns", "soak", "constrained", "contended", "encode", "http", "start", "work", "machine", "draw"])]
     #[arg(help_heading = SCENARIOS)]
     pub requests: Option<NonZeroUsize>,
     /// How long to send requests per count of clients, instead of --requests.
     #[arg(long, value_name = "SECONDS", value_parser = at_least_one, requires = "clients")]
-    #[arg(conflicts_with_all = ["prefill_interference", "turns", "soak", "constrained", "contended", "http", "start", "work", "machine", "draw"])]
+    #[arg(conflicts_with_all = ["prefill_interference", "turns", "soak", "constrained", "contended", "encode", "http", "start", "work", "machine", "draw"])]
     #[arg(help_heading = SCENARIOS)]
     pub seconds: Option<NonZeroUsize>,
     /// Prompt lengths of the clients, drawn log-uniformly.
     #[arg(long, value_name = "LOW-HIGH", requires = "clients")]
     #[arg(help_heading = SCENARIOS, default_value_t = LengthRange { low: 16, high: 512 })]
-    #[arg(conflicts_with_all = ["prefill_interference", "turns", "soak", "constrained", "contended", "http", "start", "work", "machine", "draw"])]
+    #[arg(conflicts_with_all = ["prefill_interference", "turns", "soak", "constrained", "contended", "encode", "http", "start", "work", "machine", "draw"])]
     pub prompt_range: LengthRange,
     /// Answer lengths of the clients, drawn log-uniformly.
     #[arg(long, value_name = "LOW-HIGH", requires = "clients")]
     #[arg(help_heading = SCENARIOS, default_value_t = LengthRange { low: 32, high: 128 })]
-    #[arg(conflicts_with_all = ["prefill_interference", "turns", "soak", "constrained", "contended", "http", "start", "work", "machine", "draw"])]
+    #[arg(conflicts_with_all = ["prefill_interference", "turns", "soak", "constrained", "contended", "encode", "http", "start", "work", "machine", "draw"])]
     pub output_range: LengthRange,
     /// The slowdown of running streams while a prompt of this length is prefilled.
     #[arg(long, value_name = "TOKENS", value_parser = at_least_one, help_heading = SCENARIOS)]
@@ -96,7 +96,7 @@ pub struct BenchArgs {
     /// How much longer running streams may take per token during a prefill; `inf` for no bound.
     #[arg(long, value_name = "NUMBER", value_parser = slowdown, requires = "scenario")]
     #[arg(help_heading = SCENARIOS, default_value_t = EngineOptions::default().max_slowdown)]
-    #[arg(conflicts_with_all = ["turns", "soak", "constrained", "contended", "http", "start", "work", "machine", "draw"])]
+    #[arg(conflicts_with_all = ["turns", "soak", "constrained", "contended", "encode", "http", "start", "work", "machine", "draw"])]
     pub max_slowdown: f32,
     /// A conversation of this many turns, with and without the prefix cache.
     #[arg(long, value_name = "COUNT", value_parser = at_least_one, help_heading = SCENARIOS)]
@@ -104,7 +104,7 @@ pub struct BenchArgs {
     /// New tokens per turn.
     #[arg(long, value_name = "TOKENS", value_parser = at_least_one, requires = "turns")]
     #[arg(help_heading = SCENARIOS, default_value_t = nonzero(64))]
-    #[arg(conflicts_with_all = ["clients", "prefill_interference", "soak", "constrained", "contended", "http", "start", "work", "machine", "draw"])]
+    #[arg(conflicts_with_all = ["clients", "prefill_interference", "soak", "constrained", "contended", "encode", "http", "start", "work", "machine", "draw"])]
     pub user_tokens: NonZeroUsize,
     /// Chaos clients for this long on little memory, and a check that nothing leaks.
     #[arg(long, value_name = "SECONDS", value_parser = soak_seconds, help_heading = SCENARIOS)]
@@ -115,6 +115,11 @@ pub struct BenchArgs {
     /// Decoding while this many other threads keep a core busy each, against an idle machine.
     #[arg(long, value_name = "COUNT", value_parser = at_least_one, help_heading = SCENARIOS)]
     pub contended: Option<NonZeroUsize>,
+    /// The model's vision tower on one picture of this many pixels a side. Towers of a fixed size
+    /// encode a picture of their own.
+    #[arg(long, value_name = "PIXELS", value_parser = at_least_one, help_heading = SCENARIOS)]
+    #[arg(conflicts_with = "synthetic")]
+    pub encode: Option<NonZeroUsize>,
     /// Streaming over HTTP against the bare session, many clients (--batch, or 32), and the time and
     /// memory of a server's start.
     #[arg(long, help_heading = SCENARIOS, conflicts_with = "kv_format")]
@@ -148,7 +153,7 @@ pub struct BenchArgs {
     pub seed: u64,
     /// Also draw the results into this file.
     #[arg(long, value_name = "FILE", requires = "scenario", help_heading = SCENARIOS)]
-    #[arg(conflicts_with_all = ["constrained", "contended", "http", "start"])]
+    #[arg(conflicts_with_all = ["constrained", "contended", "encode", "http", "start"])]
     pub svg: Option<PathBuf>,
     #[command(flatten)]
     pub session: SessionArgs,

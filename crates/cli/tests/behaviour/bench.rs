@@ -505,6 +505,29 @@ fn contended_decoding_is_measured() {
 }
 
 #[test]
+fn encoding_is_measured() {
+    let model = golden("../goldens-vision/qwen3_vl");
+    let flags = [model.as_str(), "--encode=64", "--rounds=3"];
+    let report = bench_without_model(&[&flags[..], &["--json"]].concat()).quiet();
+    let report: Value = serde_json::from_str(&report).unwrap();
+    assert_eq!(report["scenario"], "encode");
+    assert!(number(&report, "seconds") > 0.0);
+    assert_eq!(report["seconds_rounds"].as_array().unwrap().len(), 3);
+    // Patches of 4 × 4 pixels, of which four become a position.
+    assert_eq!(report["patches"], 256);
+    assert_eq!(report["positions"], 64);
+    assert!(bench_without_model(&flags).quiet().contains("positions"));
+}
+
+#[test]
+fn impossible_encoding_is_refused() {
+    let model = golden("../goldens-vision/qwen3_vl");
+    bench_without_model(&[model.as_str(), "--encode=63"])
+        .refused(2, &["`--encode 63`", "multiple of 8"]);
+    bench(&["--encode=64"]).refused(2, &["`--encode`", "images"]);
+}
+
+#[test]
 fn constrained_decoding_is_measured() {
     let flags = [
         "--constrained",
@@ -614,6 +637,11 @@ fn conflicting_flags_are_refused() {
         ("--contended 1 --depth 2", ["--contended", "--depth"]),
         ("--contended 1 --batch 8", ["--contended", "--batch"]),
         ("--contended 1 --seed 4", ["--contended", "--seed"]),
+        ("--encode 64 --depth 2", ["--encode", "--depth"]),
+        (
+            "--encode 64 --decode-tokens 2",
+            ["--encode", "--decode-tokens"],
+        ),
         (
             "--work prompt:8 --user-tokens 9",
             ["--work", "--user-tokens"],
