@@ -13,6 +13,7 @@ mod capabilities;
 pub mod conformance;
 mod draw;
 mod error;
+mod kv_format;
 pub mod limits;
 pub mod loading;
 pub mod media;
@@ -22,13 +23,13 @@ pub mod sequences;
 pub mod transfer;
 
 pub use backend::{
-    Backend, Device, DeviceKind, KvFormat, MemoryBudget, ModelSource, Precision, Probe,
-    SessionOptions,
+    Backend, Device, DeviceKind, MemoryBudget, ModelSource, Precision, Probe, SessionOptions,
 };
 pub use batch::{Emit, MediaSpan, Row, RowOutput, Span, StepBatch, StepOutput};
 pub use capabilities::{Capabilities, HeldMemory, MediaInputs, Memory, PrefixCopy};
 pub use draw::Draw;
 pub use error::{MemoryBound, OpenError, SessionError};
+pub use kv_format::{KvElementFormat, KvFormat, KvFormatError};
 pub use loquat_spec::Grid;
 pub use media::{
     Media, MediaHandle, MediaId, MediaLayout, Picture, PositionGrid, Tiling, View, ViewLayout,

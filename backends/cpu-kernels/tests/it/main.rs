@@ -7,6 +7,7 @@
 )]
 
 mod attention;
+mod kv_codes;
 mod plain;
 mod pointwise;
 mod recurrent;
