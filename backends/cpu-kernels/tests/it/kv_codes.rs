@@ -238,3 +238,136 @@ fn q8_keeps_keys_with_outlier_channels() {
     println!("score error: rotated q8 {ours:.4}, q8_0 {blocks:.4}, one factor {single:.4}");
     assert!(ours < 0.5 * blocks && blocks < single);
 }
+
+/// The root mean square error of products with keys coded in three bits, in three and a sign bit of
+/// the residual's random projections (TurboQuant's inner-product form), and in four.
+#[test]
+fn fourth_bit_helps_more_than_residual_sign() {
+    const DIM: usize = 64;
+    let mut random = Random(55);
+    let projections: Vec<Vec<f32>> = (0..DIM).map(|_| normal(&mut random, DIM)).collect();
+    let [mut three, mut signed, mut four] = [0.0; 3];
+    for _ in 0..400 {
+        let (key, query) = (normal(&mut random, DIM), normal(&mut random, DIM));
+        let exact = dot(&query, &key);
+        let coarse = kept(CodeFormat::Turbo3, &key);
+        let residual: Vec<f32> = key.iter().zip(&coarse).map(|(a, b)| a - b).collect();
+        let estimates = projections
+            .iter()
+            .map(|projection| dot(projection, &query) * dot(projection, &residual).signum());
+        let scale = (std::f64::consts::FRAC_PI_2).sqrt() / DIM as f64;
+        let estimate = scale * dot(&residual, &residual).sqrt() * estimates.sum::<f64>();
+        three += (dot(&query, &coarse) - exact).powi(2);
+        signed += (dot(&query, &coarse) + estimate - exact).powi(2);
+        four += (dot(&query, &kept(CodeFormat::Turbo4, &key)) - exact).powi(2);
+    }
+    let [three, signed, four] = [three, signed, four].map(|sum| (sum / 400.0f64).sqrt());
+    println!("product error: 3 bits {three:.3}, and a sign {signed:.3}, 4 bits {four:.3}");
+    assert!(four < 0.7 * three && four < 0.7 * signed);
+}
+
+/// The error of attention over q8 keys and values against llama.cpp's: q8_0 for the query, keys and
+/// values, floats otherwise.
+#[test]
+fn q8_attention_is_no_worse_than_q8_0() {
+    const DIM: usize = 128;
+    const TOKENS: usize = 96;
+    for outliers in [false, true] {
+        let mut random = Random(56);
+        let [mut ours, mut blocks] = [0.0; 2];
+        for _ in 0..20 {
+            let mut draw = |bias: f32| -> Vec<f32> {
+                let mut values = normal(&mut random, DIM);
+                for channel in [5, 40, 77, 101] {
+                    values[channel] += bias;
+                }
+                values
+            };
+            let bias = if outliers { 50.0 } else { 0.0 };
+            let query = draw(0.0);
+            let keys: Vec<Vec<f32>> = (0..TOKENS).map(|_| draw(bias)).collect();
+            let values: Vec<Vec<f32>> = (0..TOKENS).map(|_| draw(0.0)).collect();
+            let exact = softmax_mix(&query, &keys, &values);
+            let all = |vectors: &[Vec<f32>]| vectors.iter().map(|it| q8_0(it)).collect::<Vec<_>>();
+            let theirs = softmax_mix(&q8_0(&query), &all(&keys), &all(&values));
+            let found = unrotated(&attend_q8(&rotated(&query), &keys, &values));
+            ours += squared_error(&found, &exact);
+            blocks += squared_error(&theirs, &exact);
+        }
+        let [ours, blocks] = [ours, blocks].map(f64::sqrt);
+        println!("attention error, outliers {outliers}: q8 {ours:.4}, q8_0 {blocks:.4}");
+        assert!(ours < blocks, "{outliers}: {ours} {blocks}");
+    }
+}
+
+const SCALE: f32 = 0.2;
+
+fn softmax_mix(query: &[f32], keys: &[Vec<f32>], values: &[Vec<f32>]) -> Vec<f32> {
+    let scores = keys.iter().map(|key| dot(query, key) * f64::from(SCALE));
+    let scores: Vec<f64> = scores.collect();
+    let largest = scores.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    let weights: Vec<f64> = scores.iter().map(|score| (score - largest).exp()).collect();
+    let total: f64 = weights.iter().sum();
+    let mixed = |d: usize| {
+        let products = weights
+            .iter()
+            .zip(values)
+            .map(|(w, value)| w * f64::from(value[d]));
+        (products.sum::<f64>() / total) as f32
+    };
+    (0..query.len()).map(mixed).collect()
+}
+
+/// A rotated output, for a rotated query.
+fn attend_q8(query: &[f32], keys: &[Vec<f32>], values: &[Vec<f32>]) -> Vec<f32> {
+    let dim = query.len();
+    let span = |at, operand| CodeSpan {
+        at,
+        operand,
+        format: CodeFormat::Q8,
+        dim,
+    };
+    let key = span(0, CodeOperand::Key);
+    let value = span(key.page_bytes(), CodeOperand::Value);
+    let len = value.at + value.page_bytes();
+    let mut memory = vec![0u8; len * keys.len().div_ceil(PAGE)];
+    let pages: Vec<PagePtr<u8>> = memory.chunks_exact_mut(len).map(ptr).collect();
+    for (token, (of_key, of_value)) in keys.iter().zip(values).enumerate() {
+        let page = pages[token / PAGE];
+        unsafe {
+            key.write(page, token % PAGE, &rotated(of_key));
+            value.write(page, token % PAGE, &rotated(of_value));
+        }
+    }
+    agree("attend_codes", |k| {
+        let args = AttendArgs {
+            scale: SCALE,
+            softcap: None,
+            value_dim: dim,
+            pages: HeadPages {
+                pages: &pages,
+                layout: HeadLayout {
+                    keys: 0,
+                    key_dim: dim,
+                    values: Some(value.at),
+                    value_dim: dim,
+                    codes: Some(HeadCodes {
+                        key,
+                        value,
+                        skip_below: 0.0,
+                    }),
+                },
+            },
+            piece: None,
+        };
+        let mut out = vec![0.0; dim];
+        let queries = &mut [AttendQuery {
+            query,
+            sink: None,
+            seen: 0..keys.len(),
+            out: &mut out,
+        }];
+        unsafe { (k.attend_codes)(&args, queries) };
+        out
+    })
+}
