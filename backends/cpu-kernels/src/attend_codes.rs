@@ -67,8 +67,8 @@ fn round_query(query: &[f32], tiles: &mut [QueryTile]) -> f32 {
         let mut padded = [0.0; TILE];
         padded[..values.len()].copy_from_slice(values);
         let [mut high_total, mut low_total] = [0; 2];
-        for i in 0..TILE {
-            let whole = round(padded[i] * inverse);
+        for (i, value) in padded.into_iter().enumerate() {
+            let whole = round(value * inverse);
             let high = ((whole + 64) >> 7).clamp(-127, 127) as i8;
             let low = (whole - (i32::from(high) << 7)).clamp(-127, 127) as i8;
             (tile.high[i], tile.low[i]) = (high, low);
@@ -308,20 +308,20 @@ impl<const N: usize> CodeMix<'_, N> {
         ];
         // Slots beyond the sequence's end may hold anything, including NaN.
         if self.seen.len() < PAGE {
-            for half in 0..2 {
-                let mut factors = known[half].array();
+            for (half, known) in known.iter_mut().enumerate() {
+                let mut factors = known.array();
                 for (i, factor) in factors.iter_mut().enumerate() {
                     let seen = self.seen.contains(&(half * LANES + i));
                     *factor = if seen { *factor } else { 0.0 };
                 }
-                known[half] = R::load(&factors);
+                *known = R::load(&factors);
             }
         }
         let mut weights = [WeightCodes::ZERO; N];
         let mut nothing = true;
-        for i in 0..N {
-            weights[i] = scaled_weights(&self.weights[i], known);
-            nothing &= weights[i].factor == 0.0;
+        for (codes, weights) in weights.iter_mut().zip(self.weights) {
+            *codes = scaled_weights(weights, known);
+            nothing &= codes.factor == 0.0;
         }
         for tile in 0..codes.len() / (BITS * UNIT) {
             if nothing {

@@ -31,8 +31,8 @@ pub trait CodeRegister: Register {
         let mut codes = WeightCodes::ZERO;
         let halves = [weights[0].array(), weights[1].array()];
         for (half, weights) in halves.into_iter().enumerate() {
-            for i in 0..LANES {
-                let whole = round(weights[i] * inverse);
+            for (i, weight) in weights.into_iter().enumerate() {
+                let whole = round(weight * inverse);
                 let (high, low) = (whole >> 7 & 127, whole & 127);
                 codes.high[half * LANES + i] = high as i8;
                 codes.low[half * LANES + i] = low as i8;

@@ -20,12 +20,13 @@ use loquat_testkit::goldens;
 use loquat_testkit::real::reference;
 
 /// Presets, and turbo formats without boundary layers.
-const FORMATS: [&str; 10] = [
+const FORMATS: [&str; 11] = [
     "f32",
     "f16",
     "bf16",
     "q8",
     "k8v4",
+    "q8:turbo3",
     "turbo4",
     "turbo4,boundary=0",
     "turbo3",

@@ -230,3 +230,47 @@ impl LayerLayout {
         }
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Llama-3-8B's heads: 32 layers, 8 heads of 128.
+    fn page_bytes(format: &KvFormat) -> usize {
+        let sizes = (8, 128, 128);
+        let layers = (0..32).map(|layer| {
+            let [keys, values] = format.layer(layer, 32);
+            match [keys, values].map(code_format) {
+                [Some(key), Some(value)] => {
+                    LayerLayout::of_codes(sizes, [key, value], format).page_len()
+                }
+                _ if keys == KvElementFormat::F32 => 4 * LayerLayout::of_floats(sizes).page_len(),
+                _ => 2 * LayerLayout::of_floats(sizes).page_len(),
+            }
+        });
+        layers.sum()
+    }
+
+    #[test]
+    fn documented_memory_is_current() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/kv.md");
+        let page = std::fs::read_to_string(page).unwrap();
+        for (name, format) in KvFormat::PRESETS {
+            let share = page_bytes(&format) as f64 / page_bytes(&KvFormat::F16) as f64;
+            let row = format!("| `{name}` | {share:.2} |");
+            assert!(page.contains(&row), "docs/kv.md has no row {row}");
+        }
+    }
+
+    #[test]
+    fn small_formats_keep_their_memory_bounds() {
+        for (format, most) in [
+            (KvFormat::Q8, 0.53),
+            (KvFormat::TURBO4, 0.29),
+            (KvFormat::TURBO3, 0.23),
+        ] {
+            let share = page_bytes(&format) as f64 / page_bytes(&KvFormat::F16) as f64;
+            assert!(share <= most, "{format}: {share}");
+        }
+    }
+}
