@@ -19,7 +19,7 @@ use loquat_session::{
 use loquat_testkit::goldens;
 use loquat_testkit::real::reference;
 
-/// Presets, and turbo formats without boundary layers.
+/// Presets, another pair, and boundary layers.
 const FORMATS: [&str; 11] = [
     "f32",
     "f16",
@@ -28,9 +28,9 @@ const FORMATS: [&str; 11] = [
     "k8v4",
     "q8:turbo3",
     "turbo4",
-    "turbo4,boundary=0",
+    "turbo4,boundary=1",
     "turbo3",
-    "turbo3,boundary=0",
+    "turbo3,boundary=1",
     "turbo2",
 ];
 /// Tokens of a text long enough to judge by.

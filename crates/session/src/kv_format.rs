@@ -67,9 +67,6 @@ pub struct KvFormat {
 /// A threshold is never NaN, so every format equals itself.
 impl Eq for KvFormat {}
 
-/// Layers at each end that centroid formats store as q8 by default.
-const BOUNDARY: usize = 1;
-
 impl KvFormat {
     /// 32-bit floats.
     pub const F32: Self = Self::of(KvElementFormat::F32);
@@ -105,11 +102,10 @@ impl KvFormat {
     }
 
     const fn pair(keys: KvElementFormat, values: KvElementFormat) -> Self {
-        let coarse = !matches!(keys, KvElementFormat::Q8) && !keys.is_float();
         Self {
             keys,
             values,
-            boundary: if coarse { BOUNDARY } else { 0 },
+            boundary: 0,
             skip_below: 0.0,
         }
     }
@@ -189,7 +185,7 @@ impl fmt::Display for KvFormat {
             Some((name, _)) => f.write_str(name)?,
             None => write!(f, "{}:{}", self.keys.name(), self.values.name())?,
         }
-        if self.boundary != plain.boundary {
+        if self.boundary > 0 {
             write!(f, ",boundary={}", self.boundary)?;
         }
         if self.skip_below > 0.0 {
@@ -276,7 +272,8 @@ mod tests {
             ("f16", "f16"),
             ("q8:turbo4", "k8v4"),
             ("turbo3:turbo2", "turbo3:turbo2"),
-            ("turbo4,boundary=0", "turbo4,boundary=0"),
+            ("turbo4,boundary=1", "turbo4,boundary=1"),
+            ("turbo4,boundary=0", "turbo4"),
             ("turbo4,skip=0", "turbo4"),
             ("k8v4,skip=0.001,boundary=2", "k8v4,boundary=2,skip=0.001"),
         ] {

@@ -82,7 +82,9 @@ fn is_latent(folder: &Path) -> bool {
 fn every_kv_format_conforms() {
     for folder in goldens::all().unwrap() {
         let latent = is_latent(&folder);
-        for (_, format) in KvFormat::PRESETS {
+        let presets = KvFormat::PRESETS.map(|(_, format)| format);
+        let mixed = "turbo3:turbo2,boundary=1,skip=0.01".parse().unwrap();
+        for format in presets.into_iter().chain([mixed]) {
             if format.is_float() || !latent {
                 assert_conforms(&folder, Precision::Fast, Some(format));
             }
@@ -173,7 +175,7 @@ fn q8_moves_experts_only_through_their_router() {
 #[test]
 fn unsupported_kv_format_names_the_option() {
     let source = goldens::source(&goldens::family("deepseek_v3")).unwrap();
-    for format in ["q8", "turbo4,boundary=0"] {
+    for format in ["q8", "turbo4,boundary=1"] {
         let options = SessionOptions {
             kv_format: Some(format.parse().unwrap()),
             ..SessionOptions::default()
