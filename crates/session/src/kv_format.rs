@@ -69,21 +69,21 @@ impl Eq for KvFormat {}
 
 impl KvFormat {
     /// 32-bit floats.
-    pub const F32: Self = Self::of(KvElementFormat::F32);
+    pub const F32: Self = Self::uniform(KvElementFormat::F32);
     /// 16-bit IEEE floats.
-    pub const F16: Self = Self::of(KvElementFormat::F16);
+    pub const F16: Self = Self::uniform(KvElementFormat::F16);
     /// bfloat16.
-    pub const BF16: Self = Self::of(KvElementFormat::Bf16);
+    pub const BF16: Self = Self::uniform(KvElementFormat::Bf16);
     /// Eight bits.
-    pub const Q8: Self = Self::of(KvElementFormat::Q8);
+    pub const Q8: Self = Self::uniform(KvElementFormat::Q8);
     /// Keys of eight bits, values of four.
     pub const K8V4: Self = Self::pair(KvElementFormat::Q8, KvElementFormat::Turbo4);
     /// Four bits.
-    pub const TURBO4: Self = Self::of(KvElementFormat::Turbo4);
+    pub const TURBO4: Self = Self::uniform(KvElementFormat::Turbo4);
     /// Three bits.
-    pub const TURBO3: Self = Self::of(KvElementFormat::Turbo3);
+    pub const TURBO3: Self = Self::uniform(KvElementFormat::Turbo3);
     /// Two bits.
-    pub const TURBO2: Self = Self::of(KvElementFormat::Turbo2);
+    pub const TURBO2: Self = Self::uniform(KvElementFormat::Turbo2);
 
     /// The formats that have a name of their own, largest first.
     pub const PRESETS: [(&'static str, Self); 8] = [
@@ -97,7 +97,7 @@ impl KvFormat {
         ("turbo2", Self::TURBO2),
     ];
 
-    const fn of(format: KvElementFormat) -> Self {
+    const fn uniform(format: KvElementFormat) -> Self {
         Self::pair(format, format)
     }
 
