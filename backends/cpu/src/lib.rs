@@ -37,8 +37,8 @@ use loquat_session::limits::{Limits, MediaSizes, Sizes};
 use loquat_session::sequences::{SequenceLimits, Sequences};
 use loquat_session::transfer::fingerprint;
 use loquat_session::{
-    Backend, BackendTraits, Device, DeviceKind, KvFormat, ModelSource, OpenError, Plan, Precision,
-    Probe, Session, SessionOptions,
+    AdapterLimits, Backend, BackendTraits, Device, DeviceKind, KvFormat, ModelSource, OpenError,
+    Plan, Precision, Probe, Session, SessionOptions,
 };
 use loquat_spec::{Mixer, ModelSpec};
 
@@ -116,6 +116,7 @@ impl CpuBackend {
             buffer_bytes: buffers::predict_bytes(spec, extent)
                 .saturating_add(tower_buffer_bytes(spec, &media)),
             media,
+            adapters: AdapterLimits::NONE,
         };
         let limits = Limits::new(spec.max_context, options, &sizes)?;
         let traits = BackendTraits {

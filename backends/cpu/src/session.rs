@@ -300,8 +300,8 @@ impl<T: KvElement> Session for CpuSession<T> {
         let len = self.sequences.len(sequence)?;
         let storage = self.sequences.storage();
         let size = storage.export_len(len).unwrap_or(0);
-        let layout = self.sequences.layout(sequence)?;
-        let mut envelope = Envelope::new(self.fingerprint, len, layout, size);
+        let header = self.sequences.header(sequence)?;
+        let mut envelope = Envelope::new(self.fingerprint, &header, size);
         let pages = self.sequences.pages(sequence)?;
         let state = self.sequences.state(sequence)?;
         storage.export(len, pages, state, envelope.contents());
@@ -312,12 +312,9 @@ impl<T: KvElement> Session for CpuSession<T> {
         let storage = self.sequences.storage();
         let size = |len| storage.export_len(len);
         let max_context = self.capabilities.max_context;
-        let Unsealed {
-            len,
-            layout,
-            contents,
-        } = unseal(bytes, self.fingerprint, max_context, size)?;
-        self.sequences.import((len, layout), |sequences, grant| {
+        let Unsealed { header, contents } = unseal(bytes, self.fingerprint, max_context, size)?;
+        let len = header.len;
+        self.sequences.import(header, |sequences, grant| {
             let pages = sequences.pages(grant.sequence)?.to_vec();
             let state = grant.states.as_ref().map(|states| states.after);
             sequences.storage_mut().import(len, &pages, state, contents);

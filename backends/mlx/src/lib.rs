@@ -35,7 +35,8 @@ use loquat_session::limits::{Limits, MediaSizes, Sizes};
 use loquat_session::sequences::SequenceLimits;
 use loquat_session::transfer::fingerprint;
 use loquat_session::{
-    Backend, BackendTraits, ModelSource, OpenError, Plan, Probe, Session, SessionOptions,
+    AdapterLimits, Backend, BackendTraits, ModelSource, OpenError, Plan, Probe, Session,
+    SessionOptions,
 };
 use loquat_spec::{MediaAttention, Role};
 
@@ -119,6 +120,7 @@ impl MlxBackend {
             mapped_bytes: 0,
             buffer_bytes: buffers.saturating_add(extra_positions),
             media: MediaSizes::default(),
+            adapters: AdapterLimits::NONE,
         };
         let limits = Limits::new(spec.max_context, options, &sizes)?;
         Ok(Draft {

@@ -383,19 +383,15 @@ impl Session for MlxSession {
         let contents = storage::contents(&self.sequences, sequence)?;
         let len = contents.len;
         let size = self.layout.export_len(len, self.model.dtype).unwrap_or(0);
-        let media = self.sequences.layout(sequence)?;
-        let mut envelope = Envelope::new(self.fingerprint, len, media, size);
+        let header = self.sequences.header(sequence)?;
+        let mut envelope = Envelope::new(self.fingerprint, &header, size);
         transfer::export(&self.ops, &self.layout, &contents, envelope.contents())?;
         Ok(envelope.seal())
     }
 
     fn import(&mut self, bytes: &[u8]) -> Result<SequenceId, SessionError> {
         let dtype = self.model.dtype;
-        let Unsealed {
-            len,
-            layout: media,
-            contents,
-        } = unseal(
+        let Unsealed { header, contents } = unseal(
             bytes,
             self.fingerprint,
             self.capabilities.max_context,
@@ -403,7 +399,8 @@ impl Session for MlxSession {
         )?;
         self.drop_ahead();
         let (ops, layout) = (&self.ops, &self.layout);
-        self.sequences.import((len, media), |sequences, grant| {
+        let len = header.len;
+        self.sequences.import(header, |sequences, grant| {
             let read = transfer::import(ops, layout, dtype, (len, grant.capacity), contents);
             let (kv_batch, after) = read?;
             storage::put_batch(sequences, &[grant.sequence], kv_batch);

@@ -10,8 +10,8 @@ use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use loquat_session::{
-    Capabilities, HeldMemory, Media, MediaHandle, MediaId, Memory, OpenError, SequenceId, Session,
-    SessionError, StepBatch, StepOutput,
+    AdapterId, AdapterWeights, AppliedAdapter, Capabilities, HeldMemory, Media, MediaHandle,
+    MediaId, Memory, OpenError, SequenceId, Session, SessionError, StepBatch, StepOutput,
 };
 
 type Job = Box<dyn FnOnce(&mut dyn Session) + Send>;
@@ -137,8 +137,18 @@ impl Session for ThreadedSession {
         self.memory.get()
     }
 
-    fn create(&mut self) -> Result<SequenceId, SessionError> {
-        self.call(|session| session.create())?
+    fn load_adapter(&mut self, adapter: &AdapterWeights) -> Result<AdapterId, SessionError> {
+        let adapter = adapter.clone();
+        self.call(move |session| session.load_adapter(&adapter))?
+    }
+
+    fn unload_adapter(&mut self, adapter: AdapterId) -> Result<(), SessionError> {
+        self.call(move |session| session.unload_adapter(adapter))?
+    }
+
+    fn create_adapted(&mut self, adapters: &[AppliedAdapter]) -> Result<SequenceId, SessionError> {
+        let adapters = adapters.to_vec();
+        self.call(move |session| session.create_adapted(&adapters))?
     }
 
     fn len(&self, sequence: SequenceId) -> Result<usize, SessionError> {

@@ -240,7 +240,7 @@ const BIASES: &[(LayerRole, LayerRole)] = &[
 
 impl LayerRole {
     /// The matrix or norm whose bias this is.
-    pub(crate) fn biased(self) -> Option<LayerRole> {
+    pub fn biased(self) -> Option<LayerRole> {
         let mut pairs = BIASES.iter();
         pairs.find(|(_, bias)| *bias == self).map(|(of, _)| *of)
     }
@@ -280,6 +280,13 @@ pub fn norm_roles(inner: &Inner) -> (LayerRole, LayerRole) {
             // It has no pre-norm; the name is never looked up.
             (PerLayerPostNorm, PerLayerPostNorm)
         }
+    }
+}
+
+impl ModelSpec {
+    /// Every role of the text model, with its shape.
+    pub fn roles(&self) -> Vec<(Role, Kind)> {
+        roles(self)
     }
 }
 

@@ -1,5 +1,6 @@
 //! Development only: golden fixtures, tiny models and a fake session
 
+pub mod adapters;
 pub mod docs;
 pub mod fake_session;
 pub mod gguf;

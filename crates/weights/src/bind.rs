@@ -59,6 +59,26 @@ impl Weights {
         vectors.map(|(role, values)| (*role, values.as_slice()))
     }
 
+    /// Every role that has weights.
+    pub fn roles(&self) -> impl Iterator<Item = Role> {
+        self.matrices.keys().chain(self.vectors.keys()).copied()
+    }
+
+    /// Whether no role has weights.
+    pub fn is_empty(&self) -> bool {
+        self.matrices.is_empty() && self.vectors.is_empty()
+    }
+
+    /// Sets a role's matrices.
+    pub fn insert_stack(&mut self, role: Role, matrices: Vec<Matrix>) {
+        self.matrices.insert(role, matrices);
+    }
+
+    /// Sets a role's vector.
+    pub fn insert_vector(&mut self, role: Role, values: Vec<f32>) {
+        self.vectors.insert(role, values);
+    }
+
     /// Bytes of all bound tensors in the files.
     pub fn bytes(&self) -> u64 {
         let vectors: usize = self.vectors.values().map(|values| values.len() * 4).sum();

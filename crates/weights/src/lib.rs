@@ -12,6 +12,7 @@
 //! weights for a device belongs to the backends, finding and downloading files
 //! to `store`.
 
+mod adapter;
 mod bind;
 mod blob;
 #[cfg(unix)]
@@ -29,6 +30,7 @@ pub mod safetensors;
 mod side_file;
 mod tensor;
 
+pub use adapter::{AdapterInfo, AdapterMismatch, AdapterParts, AdapterWeights, Factor, LowRank};
 pub use bind::{Mismatch, Weights, bind, fit};
 pub use blob::Blob;
 pub use checkpoint::{Checkpoint, Format};

@@ -46,6 +46,7 @@ fn contract(folder: &Path, precision: Precision, tolerance: f32) -> Vec<String> 
         open: &open,
         tolerance,
         media: &[],
+        adapters: &[],
     };
     let outcomes = run(&subject).into_iter();
     let failures = outcomes.filter_map(|(check, outcome)| {
@@ -74,6 +75,7 @@ fn references(folder: &Path, precision: Precision, suffix: &str, tolerance: f32)
             open: &open,
             tolerance,
             media: &[],
+            adapters: &[],
         };
         let reference = Golden {
             tokens: &tokens,
