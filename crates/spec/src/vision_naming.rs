@@ -5,7 +5,7 @@ use crate::roles::{Kind, LayerRole, Role};
 use crate::vision::{ProjectorStep, VisionSpec};
 use crate::vision_roles::{BlockHalf, ClampBound, StepTensor, VisionRole};
 
-/// Names of a tower's tensors, after [`canonical_name`].
+/// Names of a tower's tensors, after [`VisionNaming::canonical_name`].
 #[derive(Debug, Clone, Copy)]
 pub struct VisionNaming {
     /// Weights outside of layers. A bias has the name of its weight.
@@ -46,18 +46,7 @@ pub fn canonical_name(name: &str) -> Option<String> {
     if !ROOTS.iter().any(|root| bare.starts_with(root)) {
         return None;
     }
-    // mlx-vlm calls Qwen's tower like others.
-    const QWEN: [&str; 5] = [
-        "blocks.",
-        "patch_embed.",
-        "merger.",
-        "pos_embed.",
-        "deepstack_merger_list.",
-    ];
     Some(match bare.strip_prefix("vision_tower.") {
-        Some(rest) if QWEN.iter().any(|module| rest.starts_with(module)) => {
-            format!("visual.{rest}")
-        }
         Some(rest) => {
             let rest = rest.strip_prefix("vision_model.").unwrap_or(rest);
             format!("vision_tower.{rest}")
@@ -67,6 +56,17 @@ pub fn canonical_name(name: &str) -> Option<String> {
 }
 
 impl VisionNaming {
+    /// The name that a tensor of the vision part has here, whichever tool wrote it. `None` for
+    /// tensors of other parts.
+    pub fn canonical_name(&self, name: &str) -> Option<String> {
+        let name = canonical_name(name)?;
+        // mlx-vlm calls every tower the same.
+        match name.strip_prefix("vision_tower.") {
+            Some(rest) if self.layers.starts_with("visual.") => Some(format!("visual.{rest}")),
+            _ => Some(name),
+        }
+    }
+
     /// Every tensor that the vision part needs.
     pub fn slots(&self, vision: &VisionSpec, text_hidden: usize) -> Vec<Slot> {
         let roles = vision.roles(text_hidden).into_iter();
@@ -250,7 +250,7 @@ fn fused_part(vision: &VisionSpec, kind: Kind, part: usize) -> Layout {
 
 #[cfg(test)]
 mod tests {
-    use super::canonical_name;
+    use super::{VisionNaming, canonical_name};
 
     #[test]
     fn names_of_all_versions_are_one() {
@@ -271,7 +271,6 @@ mod tests {
                 "vision_tower.patch_embedder.x",
                 Some("vision_tower.patch_embedder.x"),
             ),
-            ("vision_tower.blocks.0.x", Some("visual.blocks.0.x")),
             ("model.visual.blocks.0.x", Some("visual.blocks.0.x")),
             ("visual.merger.x", Some("visual.merger.x")),
             (
@@ -291,5 +290,34 @@ mod tests {
         for (name, expected) in table {
             assert_eq!(canonical_name(name).as_deref(), expected, "{name}");
         }
+    }
+
+    #[test]
+    fn tower_of_mlx_vlm_has_the_familys_name() {
+        let naming = |layers| VisionNaming {
+            globals: &[],
+            layers,
+            layer: &[],
+            fused_qkv: None,
+            gains: [""; 2],
+            projector: &[],
+            deepstack: &[],
+            norms_minus_one: false,
+            ignored: &[],
+        };
+        let (visual, plain) = (
+            naming("visual.blocks.{}."),
+            naming("vision_tower.encoder.layers.{}."),
+        );
+        for name in [
+            "vision_tower.post_layernorm.x",
+            "model.visual.post_layernorm.x",
+        ] {
+            let found = visual.canonical_name(name);
+            assert_eq!(found.as_deref(), Some("visual.post_layernorm.x"), "{name}");
+        }
+        let found = plain.canonical_name("vision_tower.vision_model.post_layernorm.x");
+        assert_eq!(found.as_deref(), Some("vision_tower.post_layernorm.x"));
+        assert_eq!(visual.canonical_name("lm_head.weight"), None);
     }
 }

@@ -193,18 +193,18 @@ impl Checkpoint {
     ) -> Result<Self, WeightsError> {
         let mut vision = None;
         if described.wrapped {
-            let found = vision_part(&tensors);
-            let known = described.vision.as_ref();
-            // A prompt that attends both ways needs the vision part's rules in any case.
-            let known = known.filter(|known| {
-                !found.is_empty() || known.spec.attention == MediaAttention::FirstRow
-            });
-            vision = known.map(|known| VisionPart {
-                naming: known.naming,
-                tensors: found,
-                quantization: quantization
-                    .clone()
-                    .map(|table| table.renamed(vision_tensor_name)),
+            vision = described.vision.as_ref().and_then(|known| {
+                let naming = known.naming;
+                let own = vision_part(&tensors, &naming);
+                let table = quantization.clone();
+                // A prompt that attends both ways needs the vision part's rules in any case.
+                let is_used = !own.is_empty() || known.spec.attention == MediaAttention::FirstRow;
+                is_used.then(|| VisionPart {
+                    naming,
+                    tensors: own,
+                    quantization: table
+                        .map(|table| table.renamed(|name| naming.canonical_name(name))),
+                })
             });
             tensors = text_model(tensors);
             quantization = quantization.map(|table| table.renamed(text_model_name));
@@ -365,9 +365,9 @@ fn text_model(tensors: Vec<RawTensor>) -> Vec<RawTensor> {
 
 /// The tensors of the vision part. A convolution's weights become rows of values, whatever its
 /// dimensions.
-fn vision_part(tensors: &[RawTensor]) -> Vec<RawTensor> {
+fn vision_part(tensors: &[RawTensor], naming: &VisionNaming) -> Vec<RawTensor> {
     let own = tensors.iter().filter_map(|tensor| {
-        let name = vision_tensor_name(&tensor.name)?;
+        let name = naming.canonical_name(&tensor.name)?;
         let tensor = RawTensor {
             name,
             ..channels_first(tensor)
@@ -418,7 +418,14 @@ fn text_model_name(name: &str) -> Option<String> {
     } else if let Some(rest) = name.strip_prefix("model.text_model.") {
         Some(format!("model.{rest}"))
     } else if let Some(rest) = name.strip_prefix("language_model.") {
-        Some(rest.to_owned())
+        // mlx-vlm has no module between for some families.
+        const WITHIN: [&str; 3] = ["embed_tokens.", "layers.", "norm."];
+        let bare = WITHIN.iter().any(|module| rest.starts_with(module));
+        Some(if bare {
+            format!("model.{rest}")
+        } else {
+            rest.to_owned()
+        })
     } else {
         name.starts_with("lm_head").then(|| name.to_owned())
     }

@@ -3,11 +3,10 @@
 use std::ops::Range;
 
 use loquat_cpu_kernels::{AttendArgs, AttendQuery, KvElement, MAX_QUERIES, PAGE, PagePtr};
-use loquat_session::media::patch_places;
-use loquat_spec::{PatchOrder, PatchSpan};
+use loquat_session::tower::TowerBatch;
 
 use super::rope::Angles;
-use super::{Batch, Compute, PlacedView, Tower, TowerLayer, add_branch, apply};
+use super::{Compute, Tower, TowerLayer, add_branch, apply};
 use crate::linear::for_tokens;
 use crate::page::LayerLayout;
 use crate::shared::SharedMut;
@@ -18,7 +17,7 @@ impl Tower {
         compute: &mut Compute<'_>,
         x: &mut [f32],
         layer: &TowerLayer,
-        (index, batch, angles): (usize, &Batch, Option<&Angles>),
+        (index, batch, angles): (usize, &TowerBatch, Option<&Angles>),
     ) {
         let (block, hidden) = (&self.spec.block, self.spec.hidden_size);
         let mut input = x.to_vec();
@@ -49,7 +48,7 @@ impl Tower {
                 }
             });
         }
-        let groups = groups(self.spec.layers[index], self.spec.patch.order, batch);
+        let groups = batch.groups(self.spec.layers[index]);
         let mut mixed = vec![0.0; batch.tokens * width];
         self.attend(compute, [&query, &key, &value], &groups, &mut mixed);
         layer.output.run(compute, (&mixed, width), &mut input);
@@ -143,45 +142,4 @@ fn units(groups: &[Vec<usize>], heads: usize) -> Vec<Unit> {
         }
     }
     units
-}
-
-/// The tokens that attend to each other.
-fn groups(span: PatchSpan, order: PatchOrder, batch: &Batch) -> Vec<Vec<usize>> {
-    let mut groups = Vec::new();
-    for view in &batch.views {
-        let frame = view.grid.rows * view.grid.cols;
-        for frame_index in 0..view.grid.frames {
-            let first = view.first + frame_index * frame;
-            match span {
-                PatchSpan::Frame => {
-                    let patches = first..first + frame;
-                    groups.push(class_and(view, patches));
-                }
-                PatchSpan::Window(side) => windows(&mut groups, (side, order), view, first),
-            }
-        }
-    }
-    groups
-}
-
-/// In the order of the batch.
-fn class_and(view: &PlacedView, patches: Range<usize>) -> Vec<usize> {
-    let mut tokens: Vec<usize> = patches.chain(view.class).collect();
-    tokens.sort_unstable();
-    tokens
-}
-
-fn windows(
-    groups: &mut Vec<Vec<usize>>,
-    (side, order): (usize, PatchOrder),
-    view: &PlacedView,
-    first: usize,
-) {
-    let across = view.grid.cols.div_ceil(side);
-    let down = view.grid.rows.div_ceil(side);
-    let mut windows = vec![Vec::new(); across * down];
-    for (patch, (row, column)) in patch_places(order, view.grid).enumerate() {
-        windows[row / side * across + column / side].push(first + patch);
-    }
-    groups.extend(windows);
 }

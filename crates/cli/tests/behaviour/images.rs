@@ -4,7 +4,7 @@ use std::path::PathBuf;
 
 use loquat_testkit::goldens;
 
-use crate::support::{golden, loquat, piped};
+use crate::support::{Outcome, command, golden, loquat, piped};
 
 /// The checkpoint has none. Writes images as Qwen's templates do.
 const TEMPLATE: &str = "{% for message in messages %}\
@@ -72,6 +72,45 @@ fn images_are_files_or_stdin() {
         "What is this?",
     ];
     assert_eq!(piped(&words, &bytes).quiet(), answer);
+}
+
+/// The experimental backend warns on stderr. A build without it is covered by the tests of backends.
+#[test]
+fn backends_give_the_same_answer() {
+    let list = loquat(["backends"]).quiet();
+    let mlx = list.lines().find(|line| line.starts_with("mlx ")).unwrap();
+    if mlx.contains(" unavailable ") {
+        eprintln!("not tested: {mlx}");
+        return;
+    }
+    let tiny = TinyVision::new();
+    let cache = tempfile::tempdir().unwrap();
+    let ask = |backend: &str, image: &str| {
+        let image = tiny.image(image);
+        let words = [
+            "run",
+            tiny.model(),
+            "-n",
+            "12",
+            "-t",
+            "0",
+            "--precision",
+            "reference",
+        ];
+        let mut command = command(cache.path());
+        command
+            .args(words)
+            .args(["--backend", backend, "--image", &image]);
+        let outcome = Outcome::from(command.arg("What is this?").output().unwrap());
+        assert_eq!(outcome.code, 0, "{}", outcome.stderr);
+        outcome.stdout
+    };
+    let answers = ["img1_90x61.png", "frame0_90x61.png"].map(|image| {
+        let answer = ask("mlx", image);
+        assert_eq!(answer, ask("cpu", image), "{image}");
+        answer
+    });
+    assert_ne!(answers[0], answers[1]);
 }
 
 #[test]

@@ -24,8 +24,12 @@ const TEMPLATE: &str = "{% for message in messages %}\
     {% else %}{{ part.text }}{% endif %}{% endfor %}{% endif %}{% endfor %}";
 
 fn load(folder: &Path, template: &str) -> Model {
+    load_on(BackendChoice::CPU, folder, template)
+}
+
+fn load_on(backend: BackendChoice, folder: &Path, template: &str) -> Model {
     let mut options = ModelOptions {
-        backend: BackendChoice::CPU,
+        backend,
         template: Some(ChatTemplate::new(template).unwrap()),
         ..ModelOptions::default()
     };
@@ -60,6 +64,19 @@ fn integers(folder: &Path, name: &str) -> Option<Vec<u32>> {
 /// Files go in, and the tokens of transformers come out.
 #[test]
 fn images_and_videos_give_the_reference_answers() {
+    assert_reference_answers(BackendChoice::CPU);
+}
+
+#[test]
+fn mlx_gives_the_reference_answers_for_media() {
+    let mlx: BackendChoice = "mlx".parse().unwrap();
+    match mlx.resolve() {
+        Ok(_) => assert_reference_answers(mlx),
+        Err(why) => eprintln!("not tested: {why}"),
+    }
+}
+
+fn assert_reference_answers(backend: BackendChoice) {
     let goldens = goldens::vision();
     let mut cases = 0;
     let mut wrong = Vec::new();
@@ -74,7 +91,7 @@ fn images_and_videos_give_the_reference_answers() {
                 continue;
             };
             let prompt = facts["prompts"][case].as_str().unwrap();
-            let model = load(&folder, prompt);
+            let model = load_on(backend, &folder, prompt);
             let names = facts["images"][case].as_array().unwrap();
             let files = names
                 .iter()
