@@ -3,6 +3,7 @@
 pub mod docs;
 pub mod fake_session;
 pub mod gguf;
+pub mod gif;
 pub mod goldens;
 pub mod real;
 pub mod vision;
