@@ -196,6 +196,7 @@ fn session_options(config: &config::ModelConfig) -> SessionOptions {
     SessionOptions {
         context: config.context,
         memory: config.memory,
+        media_positions: config.media_positions,
         threads: config.threads,
         max_sequences: config.parallel.saturating_add(RETAINED_SEQUENCES),
         precision: config.precision,

@@ -127,6 +127,15 @@ pub const MODELS: &[ModelSetting] = &[
     )
     .flag("memory"),
     ModelSetting::new(
+        "media_positions",
+        |m| &mut m.media_positions,
+        "2048",
+        "Positions of images and videos that may be encoded at once, and so the largest video; 0 \
+         leaves a model's vision tower unloaded. If unset, 8192 for models that read images",
+    )
+    .within(Bounds::Whole(0, u32::MAX as u64))
+    .flag("media-positions"),
+    ModelSetting::new(
         "threads",
         |m| &mut m.threads,
         "8",
