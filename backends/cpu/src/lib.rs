@@ -4,6 +4,8 @@
 //! do not depend on the rest of the batch, bit for bit. Scheduling, sampling and text belong to the
 //! engine, files to `weights`.
 
+mod adapted;
+mod adapter;
 mod affinity;
 mod arena;
 mod buffers;
@@ -37,8 +39,8 @@ use loquat_session::limits::{Limits, MediaSizes, Sizes};
 use loquat_session::sequences::{SequenceLimits, Sequences};
 use loquat_session::transfer::fingerprint;
 use loquat_session::{
-    AdapterLimits, Backend, BackendTraits, Device, DeviceKind, KvFormat, ModelSource, OpenError,
-    Plan, Precision, Probe, Session, SessionOptions,
+    Backend, BackendTraits, Device, DeviceKind, KvFormat, ModelSource, OpenError, Plan, Precision,
+    Probe, Session, SessionOptions,
 };
 use loquat_spec::{Mixer, ModelSpec};
 
@@ -114,9 +116,14 @@ impl CpuBackend {
             weight_bytes: weights.packed,
             mapped_bytes: weights.mapped,
             buffer_bytes: buffers::predict_bytes(spec, extent)
+                .saturating_add(adapted::predict_bytes(
+                    spec,
+                    extent.tokens,
+                    &options.adapters,
+                ))
                 .saturating_add(tower_buffer_bytes(spec, &media)),
             media,
-            adapters: AdapterLimits::NONE,
+            adapters: options.adapters,
         };
         let limits = Limits::new(spec.max_context, options, &sizes)?;
         let traits = BackendTraits {
@@ -166,6 +173,7 @@ impl CpuBackend {
             logits: Default::default(),
             largest: Default::default(),
             rows: Default::default(),
+            adapters: Default::default(),
         }))
     }
 }

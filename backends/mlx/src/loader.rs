@@ -256,10 +256,10 @@ impl LayerParts for &Loader<'_> {
     fn norm(
         &mut self,
         spec: &NormSpec,
-        weight: Option<&[f32]>,
-        bias: Option<&[f32]>,
+        weight: Option<(Role, &[f32])>,
+        bias: Option<(Role, &[f32])>,
     ) -> Result<Norm, OpenError> {
-        let upload = |values: &[f32]| self.upload(values, &[values.len()], self.dtype);
+        let upload = |(_, values): (Role, &[f32])| self.upload(values, &[values.len()], self.dtype);
         Ok(Norm {
             kind: spec.kind,
             eps: spec.eps,

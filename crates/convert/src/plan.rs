@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 
 use loquat_spec::{
-    ConvShape, Kind, LayerRole, Mixer, ModelSpec, Naming, Orientation, Role, RopePairs, Slot,
-    Transform,
+    ConvShape, Kind, LayerRole, Mixer, ModelSpec, Naming, Orientation, Role, RopeOrder, RopePairs,
+    Slot, Transform,
 };
 
-use crate::rows::{Part, RopeOrder, Rows};
+use crate::rows::{Part, Rows};
 use crate::source::Source;
 use crate::{Class, ConvertError};
 

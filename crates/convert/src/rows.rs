@@ -2,7 +2,7 @@
 
 use std::ops::Range;
 
-use loquat_spec::{RopePairs, RowMap};
+use loquat_spec::{RopeOrder, RowMap};
 use loquat_weights::{Matrix, WeightsError};
 
 /// Matrices of one role inside a tensor that may hold several roles' rows.
@@ -14,38 +14,6 @@ pub(crate) struct Part<'a> {
     /// The tensor's rows are this role's columns.
     pub turned: bool,
     pub order: Option<RopeOrder>,
-}
-
-/// Rows of queries or keys that rotate together are adjacent in one format and half a head apart in
-/// the other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RopeOrder {
-    pub head_dim: usize,
-    /// How many of them rotate.
-    pub dims: usize,
-    /// The pairs of the target tensor.
-    pub to: RopePairs,
-}
-
-impl RopeOrder {
-    /// The source's row for row `row` of the target.
-    pub fn source(self, row: usize) -> usize {
-        let (head, at) = (row / self.head_dim * self.head_dim, row % self.head_dim);
-        if at >= self.dims {
-            return row;
-        }
-        let half = self.dims / 2;
-        head + match self.to {
-            RopePairs::Interleaved => at / 2 + at % 2 * half,
-            RopePairs::Halves => at % half * 2 + at / half,
-        }
-    }
-
-    pub fn reordered(self, values: &[f32]) -> Vec<f32> {
-        (0..values.len())
-            .map(|row| values[self.source(row)])
-            .collect()
-    }
 }
 
 impl Part<'_> {
@@ -221,6 +189,8 @@ fn scatter(values: &[f32], row: usize, rows: usize, out: &mut [f32]) {
 
 #[cfg(test)]
 mod tests {
+    use loquat_spec::RopePairs;
+
     use super::*;
 
     #[test]

@@ -38,7 +38,7 @@ pub use naming::{
     ConvShape, Fused, LayerNames, Layout, Naming, Orientation, RowMap, Slot, Split, Transform,
 };
 pub use roles::{Kind, LayerRole, Role, norm_roles};
-pub use rope::{Rope, RopePairs, RopeScaling, RopeSections, SectionOrder, Yarn};
+pub use rope::{Rope, RopeOrder, RopePairs, RopeScaling, RopeSections, SectionOrder, Yarn};
 pub use vision::{
     Arrangement, ClassToken, Deepstack, Grid, MediaAttention, MergeOrder, PatchEmbedding,
     PatchOrder, PatchPositions, PatchRope, PatchRopeLayout, PatchSpan, PixelInput, Projector,

@@ -412,7 +412,7 @@ fn channels_first(tensor: &RawTensor) -> RawTensor {
 }
 
 /// `None` for tensors of the image or audio parts.
-fn text_model_name(name: &str) -> Option<String> {
+pub(crate) fn text_model_name(name: &str) -> Option<String> {
     if let Some(rest) = name.strip_prefix("model.language_model.") {
         Some(format!("model.{rest}"))
     } else if let Some(rest) = name.strip_prefix("model.text_model.") {

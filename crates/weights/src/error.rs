@@ -59,6 +59,11 @@ pub enum WeightsError {
         found: String,
         expected: String,
     },
+    #[error("the adapter {path} cannot be used: {fault}", path = path.display())]
+    Adapter {
+        path: PathBuf,
+        fault: crate::AdapterFault,
+    },
     #[error("the checkpoint does not fit its config: {0}")]
     Binding(crate::Mismatch),
 }

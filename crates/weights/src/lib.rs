@@ -30,7 +30,10 @@ pub mod safetensors;
 mod side_file;
 mod tensor;
 
-pub use adapter::{AdapterInfo, AdapterMismatch, AdapterParts, AdapterWeights, Factor, LowRank};
+pub use adapter::{
+    AdapterBase, AdapterFault, AdapterInfo, AdapterMismatch, AdapterParts, AdapterWeights, Factor,
+    LowRank, is_adapter,
+};
 pub use bind::{Mismatch, Weights, bind, fit};
 pub use blob::Blob;
 pub use checkpoint::{Checkpoint, Format};

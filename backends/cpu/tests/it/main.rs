@@ -1,5 +1,6 @@
 //! The CPU backend through the session contract.
 
+mod adapters;
 mod changed_files;
 mod conformance;
 mod damaged_models;

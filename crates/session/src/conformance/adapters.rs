@@ -321,7 +321,7 @@ pub fn unloaded_adapters_free_memory(subject: &Subject) -> Result<(), String> {
     let id = adapted.ids[0];
     let sequence = adapted.create(&[(0, 1.0)])?;
     adapted.probe.logits(sequence, &prompt, 0)?;
-    let forked = adapted.probe.session.fork(sequence, 4);
+    let forked = adapted.probe.session.fork(sequence, prompt.len());
     let fork = forked.map_err(|error| format!("fork: {error}"))?;
     for (sequence, sequences) in [(sequence, 2), (fork, 1)] {
         let refused = adapted.probe.session.unload_adapter(id);

@@ -262,6 +262,27 @@ impl ModelSpec {
         by_model_type(self.family).map_or(&FamilyFacts::PLAIN, |family| &family.facts)
     }
 
+    /// The namings of files for transformers and mlx-lm; none for a spec of no listed family.
+    pub fn config_namings(&self) -> Vec<Naming> {
+        let family = by_model_type(self.family);
+        let namings = family.map(|family| [Some(family.hugging_face), family.mlx]);
+        let namings = namings.into_iter().flatten().flatten();
+        namings.flat_map(Naming::variants).collect()
+    }
+
+    /// The architectures under which llama.cpp writes models of the family.
+    pub fn gguf_architectures(&self) -> Vec<&'static str> {
+        let Some(family) = by_model_type(self.family) else {
+            return Vec::new();
+        };
+        let own = family.gguf.iter().flat_map(|gguf| gguf.architectures);
+        let exported = family.facts.gguf_export.iter();
+        let exported = exported.map(|export| &export.architecture);
+        let mut all: Vec<&str> = own.chain(exported).copied().collect();
+        all.dedup();
+        all
+    }
+
     /// The `model_type` under which the hub lists a model read from GGUF, and how to write its
     /// config.
     pub fn config_export(&self) -> Option<(&'static str, &'static ConfigExport)> {

@@ -4,11 +4,20 @@
 //! factors, or is replaced as a whole; a norm or a bias is replaced. Whether and how a change is
 //! folded into the weights is decided by backends and `convert`.
 
+mod bind;
+mod file;
+mod gguf;
+mod mlx;
+mod peft;
+mod tensors;
+
 use std::collections::BTreeMap;
 use std::fmt;
 use std::sync::Arc;
 
 use loquat_spec::{Kind, ModelSpec, Role};
+
+pub use file::{AdapterBase, AdapterFault, is_adapter};
 
 use crate::{Matrix, Weights};
 
