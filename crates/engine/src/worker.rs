@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use loquat_session::{Session, SessionError, StepBatch, StepOutput};
 
+use crate::adapters::{AdapterCommand, Unloading};
 use crate::clients::Clients;
 use crate::constraint_worker::ConstraintWorker;
 use crate::error::panic_message;
@@ -37,6 +38,7 @@ pub(crate) enum Command {
     /// A reader made room or dropped its end.
     Wake,
     ClearCache,
+    Adapter(AdapterCommand),
     /// End when all requests are done, or at the deadline.
     Drain(Instant),
     Shutdown,
@@ -52,6 +54,7 @@ pub(crate) struct Worker {
     pub(super) cache: PrefixCache,
     pub(super) media: MediaCache,
     pub(super) clients: Clients,
+    pub(super) unloading: Vec<Unloading>,
     pub(super) meter: Meter,
     /// When to retry admission.
     pub(super) retry_at: Option<Instant>,
@@ -100,6 +103,7 @@ impl Worker {
             cache,
             media: MediaCache::new(),
             clients: Clients::default(),
+            unloading: Vec::new(),
             meter: Meter::new(time.now()),
             retry_at: None,
             scheduler,
@@ -187,6 +191,7 @@ impl Worker {
                     self.cache.clear(&mut *self.session);
                     self.media.clear(&mut *self.session);
                 }
+                Command::Adapter(command) => self.handle_adapter(command),
                 Command::Drain(until) => {
                     let earlier = self.drain_until.unwrap_or(until);
                     self.drain_until = Some(until.min(earlier));
@@ -236,7 +241,11 @@ impl Worker {
         self.arrivals += 1;
         self.meter.totals.submitted += 1;
         self.key_media(&mut sequence);
+        self.check_adapters(&mut sequence);
         self.clients.arrive(&sequence.client);
+        if sequence.ending().is_some() {
+            return self.conclude(vec![sequence], self.time.now());
+        }
         self.queue.push(sequence);
     }
 
@@ -453,6 +462,7 @@ impl Worker {
         self.free_starved(now);
         let ended = self.retire();
         self.conclude(ended, now);
+        self.finish_unloads();
         self.publish();
     }
 
@@ -497,7 +507,7 @@ impl Worker {
 
     /// Removes ended sequences from `running`. Caches the KV of those that did not fail, and
     /// releases the rest.
-    fn retire(&mut self) -> Vec<Sequence> {
+    pub(super) fn retire(&mut self) -> Vec<Sequence> {
         let has_ended = |running: &mut Running| running.sequence.ending().is_some();
         let ended: Vec<Running> = self.running.extract_if(.., has_ended).collect();
         let retired = ended
