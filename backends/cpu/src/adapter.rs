@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use loquat_cpu_kernels::{Format, LANES, LowRankTile, PlainRows};
 use loquat_session::{AdapterWeights, SessionError};
-use loquat_spec::{LayerRole, Role};
+use loquat_spec::Role;
 use loquat_weights::{Factor, LowRank, Matrix};
 
 use crate::linear::{Linear, LinearWeights};
@@ -159,7 +159,7 @@ impl LoadedAdapter {
         }
         if let Some(values) = weights.vector(role) {
             match model.slots.vectors.get(&role) {
-                Some(slot) if is_replaceable(role) => self.vectors[*slot] = Some(values.to_vec()),
+                Some(slot) if role.is_token_vector() => self.vectors[*slot] = Some(values.to_vec()),
                 _ => return Ok(false),
             }
         }
@@ -195,23 +195,6 @@ impl LoadedAdapter {
                 *out = factor.mul_add(*value, *out);
             }
         }
-    }
-}
-
-/// The vectors that the forward pass looks up for each token.
-fn is_replaceable(role: Role) -> bool {
-    use LayerRole::*;
-    match role {
-        Role::FinalNorm | Role::FinalNormBias | Role::HeadBias => true,
-        Role::Layer(_, role) => {
-            let matrix = role.biased().unwrap_or(role);
-            let biased = matches!(
-                matrix,
-                Query | Key | Value | OutputGate | Output | Gate | Up | Down
-            );
-            matrix.is_stream_norm() || (biased && matrix != role)
-        }
-        _ => false,
     }
 }
 

@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::num::NonZeroUsize;
 
-use loquat::{ModelFiles, ReplyDecoder};
+use loquat::{ModelFiles, OpenAdapters, ReplyDecoder};
 use loquat_chat::{
     ChatContext, ChatRequest, ContentPart, Conversation, LoweredChat, Message, ToolChoice,
 };
@@ -112,6 +112,7 @@ impl ModelOpener<'_> {
         let attempt = OpenAttempt::new(self.store, chosen, &args.session.backend, &options);
         fit::refuse_oversized(self.store, &attempt)?;
         let files = ModelFiles::open(&locate(self.store, chosen)?)?;
+        let adapters = files.open_adapters(&args.adapters.files)?;
         let tokenizer = files.tokenizer()?;
         let defaults = files.generation_config()?;
         let file = args.input.conversation.template.as_deref();
@@ -125,6 +126,7 @@ impl ModelOpener<'_> {
         let mut prepared = PreparedModel {
             attempt,
             files,
+            adapters,
             chat_context,
             request,
             defaults,
@@ -139,6 +141,7 @@ impl ModelOpener<'_> {
             backend: self.backend,
             session: self.args.session.options(1),
             engine: EngineOptions::default(),
+            adapters: prepared.adapters.clone(),
         };
         let model = load::model(&prepared.files, prepared.chat_context.clone(), options);
         let model =
@@ -157,6 +160,7 @@ impl ModelOpener<'_> {
 struct PreparedModel {
     attempt: OpenAttempt,
     files: ModelFiles,
+    adapters: OpenAdapters,
     chat_context: ChatContext,
     /// Everything except the messages.
     request: ChatRequest,

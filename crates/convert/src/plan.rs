@@ -140,10 +140,10 @@ fn part<'a>(
     index: usize,
     order: Option<RopeOrder>,
 ) -> Result<Part<'a>, ConvertError> {
-    let stack = source.stack(slot.role).ok_or_else(|| missing(slot.role))?;
+    let stack = source.merged(slot.role).ok_or_else(|| missing(slot.role))?;
     let own = match slot.names.len() {
         1 => stack,
-        _ => stack.get(index..=index).ok_or_else(|| missing(slot.role))?,
+        _ => vec![*stack.get(index).ok_or_else(|| missing(slot.role))?],
     };
     Ok(Part {
         stack: own,

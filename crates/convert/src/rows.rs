@@ -3,12 +3,14 @@
 use std::ops::Range;
 
 use loquat_spec::{RopeOrder, RowMap};
-use loquat_weights::{Matrix, WeightsError};
+use loquat_weights::WeightsError;
+
+use crate::merge::MergedMatrix;
 
 /// Matrices of one role inside a tensor that may hold several roles' rows.
 pub(crate) struct Part<'a> {
     /// One for each member of the tensor.
-    pub stack: &'a [Matrix],
+    pub stack: Vec<MergedMatrix<'a>>,
     /// Maps row `r` of a member to the member's rows of the tensor.
     pub map: RowMap,
     /// The tensor's rows are this role's columns.
@@ -19,7 +21,9 @@ pub(crate) struct Part<'a> {
 impl Part<'_> {
     /// Rows and columns of a member in the tensor.
     fn shape(&self) -> (usize, usize) {
-        let (rows, cols) = self.stack.first().map_or((0, 0), |m| (m.rows(), m.cols()));
+        let (rows, cols) = self.stack.first().map_or((0, 0), |merged| {
+            (merged.matrix.rows(), merged.matrix.cols())
+        });
         if self.turned {
             (cols, rows)
         } else {
@@ -102,7 +106,7 @@ impl Rows<'_> {
             return self.release_all();
         }
         for part in self.parts.iter().filter(|part| !part.turned) {
-            for (member, matrix) in part.stack.iter().enumerate() {
+            for (member, merged) in part.stack.iter().enumerate() {
                 let start = member * self.total;
                 let own = rows.start.max(start)..rows.end.min(start + self.total);
                 let mut read = own.filter_map(|row| part.role_row(row - start));
@@ -110,7 +114,8 @@ impl Rows<'_> {
                     // Reordering moves rows within their head.
                     let slack = part.order.map_or(0, |order| order.head_dim);
                     let last = read.next_back().unwrap_or(first);
-                    matrix.release(first.saturating_sub(slack)..last + slack + 1);
+                    let rows = first.saturating_sub(slack)..last + slack + 1;
+                    merged.matrix.release(rows);
                 }
             }
         }
@@ -118,8 +123,8 @@ impl Rows<'_> {
 
     /// Releases all rows.
     pub fn release_all(&self) {
-        for matrix in self.parts.iter().flat_map(|part| part.stack) {
-            matrix.release(0..matrix.rows());
+        for merged in self.parts.iter().flat_map(|part| &part.stack) {
+            merged.matrix.release(0..merged.matrix.rows());
         }
     }
 }
@@ -171,11 +176,12 @@ impl Reader<'_> {
 }
 
 /// A matrix's columns, one after another.
-fn columns(matrix: &Matrix) -> Result<Vec<f32>, WeightsError> {
+fn columns(merged: &MergedMatrix<'_>) -> Result<Vec<f32>, WeightsError> {
+    let matrix = merged.matrix;
     let mut turned = vec![0.0; matrix.rows() * matrix.cols()];
     let mut values = vec![0.0; matrix.cols()];
     for row in 0..matrix.rows() {
-        matrix.decode_row(row, &mut values)?;
+        merged.decode_row(row, &mut values)?;
         scatter(&values, row, matrix.rows(), &mut turned);
     }
     Ok(turned)

@@ -10,6 +10,7 @@ use loquat_weights::{Checkpoint, Dtype, Format, Matrix, RawTensor, Storage, Weig
 use serde_json::{Map, Value};
 
 use crate::ConvertError;
+use crate::merge::{Merge, MergedAdapter, MergedMatrix};
 
 pub(crate) struct Source {
     pub path: PathBuf,
@@ -18,6 +19,7 @@ pub(crate) struct Source {
     slots: HashMap<Role, Slot>,
     tensors: HashMap<String, RawTensor>,
     pub metadata: SourceMetadata,
+    merge: Merge,
 }
 
 /// The source's metadata.
@@ -47,8 +49,9 @@ pub(crate) const COMPANION_FILES: &[&str] = &[
 ];
 
 impl Source {
-    pub fn open(path: &Path) -> Result<Self, ConvertError> {
+    pub fn open(path: &Path, adapters: &[MergedAdapter<'_>]) -> Result<Self, ConvertError> {
         let checkpoint = Checkpoint::open(path)?;
+        let merge = Merge::open(&checkpoint, adapters)?;
         let weights = checkpoint.bind()?;
         let slots = checkpoint.naming().slots(&checkpoint.spec);
         let tensors = checkpoint.tensors().iter();
@@ -64,6 +67,7 @@ impl Source {
                 .collect(),
             weights,
             metadata,
+            merge,
             checkpoint,
         })
     }
@@ -88,11 +92,21 @@ impl Source {
     }
 
     pub fn stack(&self, role: Role) -> Option<&[Matrix]> {
-        self.weights.stack(role)
+        self.merge.stack(role).or_else(|| self.weights.stack(role))
+    }
+
+    /// The role's matrices with what adapters add.
+    pub fn merged(&self, role: Role) -> Option<Vec<MergedMatrix<'_>>> {
+        let stack = self.stack(role)?.iter().enumerate();
+        let merged = stack.map(|(member, matrix)| self.merge.matrix(role, member, matrix));
+        Some(merged.collect())
     }
 
     /// A vector role's stored values, and the transform that binding applies.
     pub fn stored(&self, role: Role) -> Option<(Vec<f32>, Transform)> {
+        if let Some(replaced) = self.merge.vector(role) {
+            return Some(replaced);
+        }
         let slot = self.slots.get(&role)?;
         let tensor = self.tensors.get(slot.names.first()?)?;
         let (count, rows, width) = (slot.kind.count(), slot.kind.rows(), slot.kind.cols());

@@ -6,7 +6,7 @@
 use std::cmp::Reverse;
 use std::time::{Duration, Instant};
 
-use loquat_session::{PrefixCopy, SequenceId, SessionError};
+use loquat_session::{AppliedAdapter, PrefixCopy, SequenceId, SessionError};
 
 use crate::prefix_cache::{Hit, release};
 use crate::queue::QueueCandidate;
@@ -103,13 +103,14 @@ impl Worker {
         let sequence = self.queue.get(turn.index);
         let reservation = self.limits.reservation(sequence.max_len());
         let hit = self.find_hit(sequence);
+        let adapters = sequence.adapters.clone();
         let shared = hit.map_or(0, |hit| self.limits.whole_runs(hit.len));
         let full = self.running.len() >= self.limits.max_running;
         if full || self.committed(|_| true) + reservation - shared > self.limits.kv_capacity {
             return false;
         }
         for hit in self.attempts(hit) {
-            match self.start(hit) {
+            match self.start(hit, &adapters) {
                 Ok(id) if self.fits(id, hit, reservation) => {
                     let error = match self.hold_media(turn, hit) {
                         Ok(media) => {
@@ -160,11 +161,15 @@ impl Worker {
     }
 
     /// Creates or forks a sequence, evicting cached ones if needed.
-    fn start(&mut self, hit: Option<Hit>) -> Result<SequenceId, SessionError> {
+    fn start(
+        &mut self,
+        hit: Option<Hit>,
+        adapters: &[AppliedAdapter],
+    ) -> Result<SequenceId, SessionError> {
         loop {
             let started = match hit {
                 Some(hit) => self.session.fork(hit.source, hit.len),
-                None => self.session.create(),
+                None => self.session.create_adapted(adapters),
             };
             let spared = hit.map(|hit| hit.source);
             match started {
@@ -322,7 +327,8 @@ impl Worker {
             return;
         }
         // Optional: without room the snapshot is skipped.
-        let Ok(id) = self.start(Some(Hit { source, len })) else {
+        // A fork has the adapters of its source.
+        let Ok(id) = self.start(Some(Hit { source, len }), &[]) else {
             return;
         };
         let running = &mut self.running[at];

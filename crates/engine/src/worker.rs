@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use loquat_session::{Session, SessionError, StepBatch, StepOutput};
 
+use crate::adapters::{AdapterCommand, Unloading};
 use crate::clients::Clients;
 use crate::constraint_worker::ConstraintWorker;
 use crate::error::panic_message;
@@ -37,6 +38,7 @@ pub(crate) enum Command {
     /// A reader made room or dropped its end.
     Wake,
     ClearCache,
+    Adapter(AdapterCommand),
     /// End when all requests are done, or at the deadline.
     Drain(Instant),
     Shutdown,
@@ -52,6 +54,7 @@ pub(crate) struct Worker {
     pub(super) cache: PrefixCache,
     pub(super) media: MediaCache,
     pub(super) clients: Clients,
+    pub(super) unloading: Vec<Unloading>,
     pub(super) meter: Meter,
     /// When to retry admission.
     pub(super) retry_at: Option<Instant>,
@@ -102,6 +105,7 @@ impl Worker {
             cache,
             media: MediaCache::new(),
             clients: Clients::default(),
+            unloading: Vec::new(),
             meter: Meter::new(time.now()),
             retry_at: None,
             encode_after: None,
@@ -190,6 +194,7 @@ impl Worker {
                     self.cache.clear(&mut *self.session);
                     self.media.clear(&mut *self.session);
                 }
+                Command::Adapter(command) => self.handle_adapter(command),
                 Command::Drain(until) => {
                     let earlier = self.drain_until.unwrap_or(until);
                     self.drain_until = Some(until.min(earlier));
@@ -239,7 +244,11 @@ impl Worker {
         self.arrivals += 1;
         self.meter.totals.submitted += 1;
         self.key_media(&mut sequence);
+        self.check_adapters(&mut sequence);
         self.clients.arrive(&sequence.client);
+        if sequence.ending().is_some() {
+            return self.conclude(vec![sequence], self.time.now());
+        }
         self.queue.push(sequence);
     }
 
@@ -429,6 +438,7 @@ impl Worker {
         self.free_starved(now);
         let ended = self.retire();
         self.conclude(ended, now);
+        self.finish_unloads();
         self.publish();
     }
 

@@ -60,6 +60,9 @@ pub enum Error {
         /// Why, backend by backend.
         reasons: String,
     },
+    /// The model was made from a session, not from files.
+    #[error("this model's files are not known, so no adapter can be checked against them")]
+    NoAdapterBase,
     /// The sampling defaults in the model's files are out of range.
     #[error("the model's own sampling defaults are invalid: {0}")]
     Defaults(EngineError),

@@ -46,6 +46,7 @@
 //! adds the MLX backend on Linux (macOS always has it).
 #![deny(missing_docs)]
 
+mod adapters;
 mod answer;
 mod backend;
 mod continuation;
@@ -67,6 +68,7 @@ pub mod machine;
 #[doc(hidden)]
 pub mod sampling;
 
+pub use adapters::{AdapterFile, OpenAdapters};
 pub use answer::{Answer, AnswerStream, Canceller};
 pub use backend::{BackendChoice, UnknownBackend, backends, has_gpu, is_experimental};
 pub use continuation::ContinuationRequest;
@@ -90,7 +92,10 @@ pub use loquat_engine::{
     Usage,
 };
 pub use loquat_grammar::GrammarSource;
-pub use loquat_session::{Backend, KvFormat, MemoryBudget, Precision, SessionOptions};
+pub use loquat_session::{
+    AdapterId, AdapterLimits, AppliedAdapter, Backend, KvFormat, MemoryBudget, Precision,
+    SessionOptions,
+};
 pub use loquat_store::{FileKind, HubOptions, StoreOptions};
 pub use loquat_text::ChatTemplate;
 

@@ -198,6 +198,7 @@ impl ModelFiles {
             ..RequestDefaults::default()
         };
         let model = Model::from_session(&self.name, session, chat_context, options)?;
+        let model = model.for_adapters(self.checkpoint.adapter_base());
         Ok(model.with_defaults(defaults))
     }
 }

@@ -9,7 +9,7 @@ use loquat_text::ChatTemplate;
 use loquat_text::format::FormatOverrides;
 
 use crate::progress::DownloadProgress;
-use crate::{BackendChoice, Error, LoadProgress, Model, ModelFiles};
+use crate::{AdapterFile, BackendChoice, Error, LoadProgress, Model, ModelFiles};
 
 /// How to find and load a model. The [`Default`] leaves every choice to the machine and the model.
 ///
@@ -38,6 +38,8 @@ pub struct ModelOptions {
     pub kind: Option<FileKind>,
     /// Replaces the model's own chat template.
     pub template: Option<ChatTemplate>,
+    /// Adapters of all requests that name none; they add up. The session gets room for them.
+    pub adapters: Vec<AdapterFile>,
 }
 
 impl ModelOptions {
@@ -72,6 +74,7 @@ impl ModelOptions {
             store,
             kind,
             template,
+            adapters,
         } = self;
         // Before a download that an unusable backend would waste.
         let backend = backend.resolve()?;
@@ -81,8 +84,11 @@ impl ModelOptions {
         let files = ModelFiles::open(&located)?;
         let chat_context = files.chat_context(template, FormatOverrides::default())?;
         let loading = &mut |fraction| progress(LoadProgress::Loading { fraction });
-        let session = files.session(backend, &session, loading)?;
-        files.start(session, chat_context, engine)
+        let adapters = files.open_adapters(&adapters)?;
+        let session = files.session(backend, &adapters.make_room(&session), loading)?;
+        let model = files.start(session, chat_context, engine)?;
+        let applied = adapters.load(&model)?;
+        Ok(model.with_adapters(&applied))
     }
 
     /// [`load`](Self::load) on a thread of its own. Dropping the future does not stop the loading.

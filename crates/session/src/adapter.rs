@@ -3,6 +3,8 @@
 //! A sequence gets its adapters when it is created and keeps them: its keys and values depend on
 //! them. Rows of sequences with different adapters mix in one step.
 
+use loquat_weights::AdapterWeights;
+
 /// Names an adapter inside the session that loaded it. Never reused within a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct AdapterId(pub u64);
@@ -45,6 +47,17 @@ impl AdapterLimits {
 
     /// Adapters of one sequence.
     pub const PER_SEQUENCE: usize = 8;
+
+    /// Room for exactly these adapters.
+    pub fn holding<'a>(adapters: impl IntoIterator<Item = &'a AdapterWeights>) -> Self {
+        let mut limits = Self::NONE;
+        for adapter in adapters {
+            limits.count += 1;
+            limits.bytes += adapter.bytes();
+            limits.rank = limits.rank.max(adapter.rank());
+        }
+        limits
+    }
 
     /// Whether the session takes adapters.
     pub fn any(&self) -> bool {

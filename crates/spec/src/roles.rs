@@ -283,6 +283,25 @@ pub fn norm_roles(inner: &Inner) -> (LayerRole, LayerRole) {
     }
 }
 
+impl Role {
+    /// Whether it is a norm of the stream, or a bias of attention, feed-forward or head: a vector
+    /// that is applied to each token by itself, and that adapters replace.
+    pub fn is_token_vector(self) -> bool {
+        match self {
+            Role::FinalNorm | Role::FinalNormBias | Role::HeadBias => true,
+            Role::Layer(_, role) => {
+                let of = role.biased().unwrap_or(role);
+                let matrix = matches!(
+                    of,
+                    Query | Key | Value | OutputGate | Output | Gate | Up | Down
+                );
+                of.is_stream_norm() || (matrix && of != role)
+            }
+            _ => false,
+        }
+    }
+}
+
 impl ModelSpec {
     /// Every role of the text model, with its shape.
     pub fn roles(&self) -> Vec<(Role, Kind)> {

@@ -50,7 +50,7 @@ impl AdapterRecipe {
                     });
                     low_rank.insert(role, members.collect());
                 }
-                Kind::Vector { len } if self.everything && is_plain_vector(role) => {
+                Kind::Vector { len } if self.everything && role.is_token_vector() => {
                     let near = if is_bias(role) { 0.0 } else { 1.0 };
                     let values = (0..len).map(|_| near + random.within(0.1));
                     replaced.insert_vector(role, values.collect());
@@ -110,15 +110,6 @@ impl AdapterRecipe {
         let values: Vec<f32> = values.collect();
         // The length is the product, so the factor exists.
         Factor::new(rows, cols, values).unwrap_or_else(|| unreachable!("rows times columns"))
-    }
-}
-
-/// Norms and biases of matrices; not the parameters of recurrent mixers.
-fn is_plain_vector(role: Role) -> bool {
-    match role {
-        Role::FinalNorm | Role::FinalNormBias | Role::HeadBias => true,
-        Role::Layer(_, role) => role.is_stream_norm() || role.biased().is_some(),
-        _ => false,
     }
 }
 

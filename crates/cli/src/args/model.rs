@@ -3,7 +3,10 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use loquat::AdapterFile;
 use loquat_store::{FileKind, path_reference, reference_path};
+
+use super::values::adapter;
 
 const HEADING: &str = "Model";
 
@@ -23,6 +26,16 @@ pub struct KindArgs {
     /// Use its original safetensors.
     #[arg(long, help_heading = HEADING)]
     pub safetensors: bool,
+}
+
+/// Adapters of a model.
+#[derive(Debug, Clone, Default, Args)]
+pub struct AdapterArgs {
+    /// Apply an adapter: a directory of peft or mlx-lm, or a GGUF adapter. @SCALE multiplies its
+    /// strength, as in style@0.5. Repeat the flag to add several up.
+    #[arg(long = "adapter", value_name = "PATH[@SCALE]", help_heading = HEADING)]
+    #[arg(value_parser = adapter())]
+    pub files: Vec<AdapterFile>,
 }
 
 /// Network access.

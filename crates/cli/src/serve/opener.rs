@@ -180,6 +180,7 @@ impl ServableModel {
             ..
         } = self.planned;
         let options = LoadOptions {
+            adapters: Default::default(),
             backend,
             session: options,
             engine: engine_options(config),
