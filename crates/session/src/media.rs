@@ -427,9 +427,12 @@ impl TiledFeatures {
     }
 }
 
+/// Two cells along an axis, and their weights.
+type Taps = [(usize, f32); 2];
+
 /// Cells resized bilinearly between centers, without a filter; `at` is the index of a cell.
 fn resized<'a>(
-    (down, across): (&'a [[(usize, f32); 2]], &'a [[(usize, f32); 2]]),
+    (down, across): (&'a [Taps], &'a [Taps]),
     at: impl Fn(usize, usize) -> usize + 'a,
 ) -> impl Iterator<Item = Vec<(usize, f32)>> + 'a {
     let cells = down
@@ -445,7 +448,7 @@ fn resized<'a>(
 }
 
 /// The two cells around each new center, and their weights.
-fn taps(from: usize, to: usize) -> Vec<[(usize, f32); 2]> {
+fn taps(from: usize, to: usize) -> Vec<Taps> {
     let scale = from as f32 / to as f32;
     let tap = |index: usize| {
         let center = (scale * (index as f32 + 0.5) - 0.5).max(0.0);

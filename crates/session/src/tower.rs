@@ -309,7 +309,8 @@ mod tests {
     #[test]
     fn frames_attend_with_their_class_token() {
         let row_major = PatchOrder::RowMajor;
-        let table: [(_, &[[usize; 3]], Vec<Vec<usize>>); 3] = [
+        type Case<'a> = (Option<ClassToken>, &'a [[usize; 3]], Vec<Vec<usize>>);
+        let table: [Case<'_>; 3] = [
             (
                 None,
                 &[[2, 1, 2], [1, 1, 3]],

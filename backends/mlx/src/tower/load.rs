@@ -6,7 +6,7 @@ use loquat_spec::{
     Role, StepTensor, VisionRole as V, VisionSpec,
 };
 
-use super::project::LoadedStep;
+use super::project::{GatedStep, LoadedStep};
 use super::{BranchEnd, Clamp, Matrix, Tower, TowerLayer};
 use crate::array::Array;
 use crate::blocks::Function;
@@ -194,12 +194,12 @@ impl TowerLoader<'_> {
                 LoadedStep::Norm(self.loader.norm(norm, Role::Vision(weight), bias)?)
             }
             ProjectorStep::Linear { .. } => LoadedStep::Linear(self.linear(weight, Some(bias))?),
-            ProjectorStep::Gated(dense) => LoadedStep::Gated {
+            ProjectorStep::Gated(dense) => LoadedStep::Gated(Box::new(GatedStep {
                 gate: self.linear(role(StepTensor::Gate), None)?,
                 up: self.linear(role(StepTensor::Up), None)?,
                 activation: self.activation(dense.activation)?,
                 down: self.linear(role(StepTensor::Down), None)?,
-            },
+            })),
         })
     }
 }

@@ -12,28 +12,22 @@ use crate::norm::Norm;
 
 /// A step of a projector with its weights.
 pub enum LoadedStep {
-    Merge {
-        side: usize,
-        values: MergeOrder,
-    },
-    AveragePool {
-        side: usize,
-    },
+    Merge { side: usize, values: MergeOrder },
+    AveragePool { side: usize },
     Scale(f32),
-    Standardize {
-        bias: Array,
-        scale: Array,
-    },
+    Standardize { bias: Array, scale: Array },
     Norm(Norm),
     Linear(Linear),
     Activation(Function),
-    /// `down(activation(gate(x)) * up(x))`
-    Gated {
-        gate: Linear,
-        up: Linear,
-        activation: Function,
-        down: Linear,
-    },
+    Gated(Box<GatedStep>),
+}
+
+/// `down(activation(gate(x)) * up(x))`
+pub struct GatedStep {
+    pub gate: Linear,
+    pub up: Linear,
+    pub activation: Function,
+    pub down: Linear,
 }
 
 /// The output of a projector for the patches of all views, one after another.
@@ -85,14 +79,10 @@ impl LoadedStep {
             Self::Norm(norm) => norm.apply(ops, x),
             Self::Linear(linear) => linear.apply(ops, x),
             Self::Activation(activation) => activation.alone(ops, x),
-            Self::Gated {
-                gate,
-                up,
-                activation,
-                down,
-            } => {
-                let inner = activation.times(ops, &gate.apply(ops, x)?, &up.apply(ops, x)?)?;
-                down.apply(ops, &inner)
+            Self::Gated(step) => {
+                let (gate, up) = (step.gate.apply(ops, x)?, step.up.apply(ops, x)?);
+                let inner = step.activation.times(ops, &gate, &up)?;
+                step.down.apply(ops, &inner)
             }
         }
     }
