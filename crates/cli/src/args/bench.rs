@@ -17,7 +17,7 @@ use super::values::{at_least_one, nonzero, reference, seed};
 #[command(group = ArgGroup::new("scenario")
     .args([
         "clients", "prefill_interference", "turns", "soak", "constrained", "contended", "encode",
-        "http", "work", "machine", "draw", "start",
+        "http", "work", "machine", "draw", "start", "adapters",
     ]))]
 pub struct BenchArgs {
     /// A model, as for `run`.
@@ -98,6 +98,14 @@ pub struct BenchArgs {
     #[arg(help_heading = SCENARIOS, default_value_t = EngineOptions::default().max_slowdown)]
     #[arg(conflicts_with_all = ["turns", "soak", "constrained", "contended", "encode", "http", "start", "work", "machine", "draw"])]
     pub max_slowdown: f32,
+    /// This many random adapters of all layers' matrices, against none: a prompt, and decoding in
+    /// batches of 1 and of as many as there are adapters.
+    #[arg(long, value_name = "COUNT", value_parser = at_least_one, help_heading = SCENARIOS)]
+    pub adapters: Option<NonZeroUsize>,
+    /// The adapters' rank.
+    #[arg(long, value_name = "RANK", value_parser = at_least_one, requires = "adapters")]
+    #[arg(help_heading = SCENARIOS, default_value_t = nonzero(16))]
+    pub adapter_rank: NonZeroUsize,
     /// A conversation of this many turns, with and without the prefix cache.
     #[arg(long, value_name = "COUNT", value_parser = at_least_one, help_heading = SCENARIOS)]
     pub turns: Option<NonZeroUsize>,
