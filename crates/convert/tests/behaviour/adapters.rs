@@ -107,9 +107,8 @@ fn peft_adapter_works_on_a_gguf_model() {
             records: None,
         };
         convert(&wanted, &mut |_| true).unwrap();
-        // Merged into the GGUF model, and back to safetensors.
-        let merged = folder.path().join(name);
-        merge(&gguf, &adapter, Target::Safetensors, &merged).unwrap();
+        let merged = folder.path().join(format!("{name}-merged.gguf"));
+        merge(&gguf, &adapter, Target::Gguf, &merged).unwrap();
         let arrays = Arrays::open(&adapter).unwrap();
         let (tokens, expected) = (arrays.tokens("prompt_b"), arrays.floats("logits_b"));
         let found = logits(&merged, &tokens);
