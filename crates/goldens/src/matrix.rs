@@ -190,7 +190,10 @@ fn vision_table(judged: &JudgedBackend, reports: &[&Report], before: &Grid) -> S
         }
     }
     let headings = [vec![INPUTS.to_owned(), CASES.to_owned()], results].concat();
-    format!("\n{VISION_HEADING}\n{VISION_OPENING}{}", grid.table(&headings))
+    format!(
+        "\n{VISION_HEADING}\n{VISION_OPENING}{}",
+        grid.table(&headings)
+    )
 }
 
 /// The families of this run, each format's backends side by side.
