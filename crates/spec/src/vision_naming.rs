@@ -335,6 +335,7 @@ mod tests {
             deepstack: &[],
             norms_minus_one: false,
             ignored: &[],
+            deepstack_by_layer: false,
         };
         let (visual, plain) = (
             naming("visual.blocks.{}."),
