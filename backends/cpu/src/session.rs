@@ -131,24 +131,32 @@ impl<T: KvElement> CpuSession<T> {
 
     /// Plans the accepted rows. Rows with the same adapters are adjacent, so that those are read
     /// once.
-    fn plan_rows(&mut self, batch: &StepBatch, rows: &mut StepRows) -> Result<(), SessionError> {
+    fn plan_rows(&mut self, batch: &StepBatch, rows: &mut StepRows) {
         let adapters = |index: &usize| {
             let sequence = batch.rows()[*index].sequence;
             self.sequences.adapters(sequence).map_or(&[][..], |all| all)
         };
         if rows.order.iter().any(|index| !adapters(index).is_empty()) {
             let key = |applied: &AppliedAdapter| (applied.id, applied.scale.to_bits());
-            rows.order.sort_by(|a, b| {
-                let [a, b] = [adapters(a), adapters(b)];
-                a.iter().map(key).cmp(b.iter().map(key))
+            rows.order.sort_unstable_by(|a, b| {
+                let keys = adapters(a).iter().map(key);
+                keys.cmp(adapters(b).iter().map(key)).then(a.cmp(b))
             });
         }
         for index in &rows.order {
-            if let Ok(accepted) = &mut rows.accepted[*index] {
-                accepted.first = self.plan_row(batch, *index, &accepted.grant)?;
+            let slot = &mut rows.accepted[*index];
+            let Ok(accepted) = slot else {
+                continue;
+            };
+            match self.plan_row(batch, *index, &accepted.grant) {
+                Ok(first) => accepted.first = first,
+                Err(error) => {
+                    if let Ok(refused) = std::mem::replace(slot, Err(error)) {
+                        self.sequences.roll_back(refused.grant);
+                    }
+                }
             }
         }
-        Ok(())
     }
 
     /// The group of a row's adapters, which starts unless the last row has the same.
@@ -382,7 +390,7 @@ impl<T: KvElement> Session for CpuSession<T> {
         self.plan.clear();
         let mut rows = std::mem::take(&mut self.rows);
         self.accept(batch, &mut rows);
-        self.plan_rows(batch, &mut rows)?;
+        self.plan_rows(batch, &mut rows);
         if !self.plan.tokens.is_empty() {
             self.forward().0.run();
         }

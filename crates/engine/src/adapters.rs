@@ -68,12 +68,13 @@ impl Worker {
     pub(super) fn handle_adapter(&mut self, command: AdapterCommand) {
         match command {
             AdapterCommand::Load { weights, reply } => {
-                // A caller that no longer waits could never unload it.
                 let loaded = self.session.load_adapter(&weights);
+                self.publish();
+                // A caller that no longer waits could never unload it.
                 if let Err(mpsc::SendError(Ok(id))) = reply.send(loaded) {
                     let _ = self.session.unload_adapter(id);
+                    self.publish();
                 }
-                self.publish();
             }
             AdapterCommand::Unload { id, mode, reply } => {
                 if mode == UnloadMode::Cancel {
@@ -132,9 +133,10 @@ impl Worker {
             }
             let Unloading { reply, .. } = self.unloading.remove(index);
             self.cache.forget_adapter(&mut *self.session, id);
-            // Fails if the caller no longer waits.
-            let _ = reply.send(self.session.unload_adapter(id));
+            let unloaded = self.session.unload_adapter(id);
             self.publish();
+            // Fails if the caller no longer waits.
+            let _ = reply.send(unloaded);
         }
     }
 }

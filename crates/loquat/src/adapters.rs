@@ -38,12 +38,10 @@ impl ModelFiles {
 }
 
 impl OpenAdapters {
-    /// Random ones, for benchmarks.
-    pub fn from_weights(adapters: impl IntoIterator<Item = AdapterWeights>) -> Self {
-        let adapters = adapters.into_iter();
-        Self {
-            adapters: adapters.map(|weights| (Arc::new(weights), 1.0)).collect(),
-        }
+    /// Each adapter and its scale.
+    pub fn iter(&self) -> impl Iterator<Item = (&AdapterWeights, f32)> {
+        let adapters = self.adapters.iter();
+        adapters.map(|(weights, scale)| (&**weights, *scale))
     }
 
     /// The options with room for the adapters, unless they have room already.

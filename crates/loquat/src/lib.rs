@@ -76,7 +76,7 @@ pub use embed::normalize;
 pub use error::Error;
 pub use model::{DEFAULT_MAX_TOKENS, Model, ModelInputs, RequestDefaults};
 pub use model_files::{ModelFiles, TemplateOrigin};
-pub use options::ModelOptions;
+pub use options::{MmprojOption, ModelOptions};
 pub use progress::LoadProgress;
 pub use prompt_embeddings::{PromptEmbeddings, PromptEmbeddingsError};
 pub use request::{Chat, Continuation};

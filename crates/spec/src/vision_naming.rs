@@ -17,16 +17,59 @@ pub struct VisionNaming {
     pub fused_qkv: Option<&'static str>,
     /// Of attention and feed-forward.
     pub gains: [&'static str; 2],
-    /// The modules of the projector's learned steps. One that ends in `_weight` is the name of a
-    /// transposed matrix.
-    pub projector: &'static [&'static str],
+    /// The projector's learned steps in order, and those that a config leaves out.
+    pub projector: &'static [StepName],
     /// The same for further projectors; `{}` is the number.
-    pub deepstack: &'static [&'static str],
+    pub deepstack: &'static [StepName],
+    /// Further projectors are numbered by the layers that they follow, instead of in sequence.
+    pub deepstack_by_layer: bool,
     /// The projector's norms are stored as `weight - 1`.
     pub norms_minus_one: bool,
     /// Tensors that need not be read: those of layers after the last, and names with these
     /// beginnings.
     pub ignored: &'static [&'static str],
+}
+
+/// What a checkpoint calls a projector's learned step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StepName {
+    /// The module of a norm.
+    Norm(&'static str),
+    /// The module of a matrix.
+    Matrix(&'static str),
+    /// The tensor of a matrix that is stored transposed.
+    Transposed(&'static str),
+    /// The prefix of `_bias` and `_scale`.
+    Standardize(&'static str),
+    /// The tensors of a gated feed-forward: gate, up and down.
+    Gated([&'static str; 3]),
+}
+
+impl StepName {
+    fn fits(self, step: &ProjectorStep) -> bool {
+        match step {
+            ProjectorStep::Norm(_) => matches!(self, Self::Norm(_)),
+            ProjectorStep::Standardize => matches!(self, Self::Standardize(_)),
+            ProjectorStep::Gated(_) => matches!(self, Self::Gated(_)),
+            _ => matches!(self, Self::Matrix(_) | Self::Transposed(_)),
+        }
+    }
+
+    fn tensor(self, tensor: StepTensor) -> String {
+        match (self, tensor) {
+            (Self::Standardize(prefix), StepTensor::Bias) => format!("{prefix}_bias"),
+            (Self::Standardize(prefix), _) => format!("{prefix}_scale"),
+            (Self::Gated([gate, ..]), StepTensor::Gate) => gate.to_owned(),
+            (Self::Gated([_, up, _]), StepTensor::Up) => up.to_owned(),
+            (Self::Gated([.., down]), _) => down.to_owned(),
+            (Self::Transposed(name), StepTensor::Bias) => bias_name(name),
+            (Self::Transposed(name), _) => name.to_owned(),
+            (Self::Norm(module) | Self::Matrix(module), StepTensor::Bias) => {
+                format!("{module}.bias")
+            }
+            (Self::Norm(module) | Self::Matrix(module), _) => format!("{module}.weight"),
+        }
+    }
 }
 
 /// The name of a tensor of the vision part, without the prefixes that differ between versions of
@@ -120,7 +163,8 @@ impl VisionNaming {
             }
             VisionRole::Clamp(layer, of_layer, bound) => {
                 let module = self.listed(of_layer);
-                let module = module.trim_end_matches(".linear.weight");
+                let module = module.trim_end_matches(".weight");
+                let module = module.trim_end_matches(".linear");
                 let bound = match bound {
                     ClampBound::InputMin => "input_min",
                     ClampBound::InputMax => "input_max",
@@ -134,11 +178,12 @@ impl VisionNaming {
                 step,
                 tensor,
             } => {
-                let name = self.step_name(vision, (projector, step), tensor);
-                if name.ends_with("_weight") {
+                let (name, number) = self.step_name(vision, projector, step);
+                if matches!(name, Some(StepName::Transposed(_))) && tensor == StepTensor::Weight {
                     layout.orientation = Orientation::Columns;
                 }
-                name
+                let name = name.map(|name| name.tensor(tensor)).unwrap_or_default();
+                name.replace("{}", &number.to_string())
             }
             VisionRole::PatchBias => bias_name(self.global(VisionRole::Patch)),
             VisionRole::PatchNormBias => bias_name(self.global(VisionRole::PatchNorm)),
@@ -177,48 +222,34 @@ impl VisionNaming {
             .map_or("", |(_, name)| name)
     }
 
+    /// The name of a projector's step, and the number of the projector.
     fn step_name(
         &self,
         vision: &VisionSpec,
-        (projector, step): (usize, usize),
-        tensor: StepTensor,
-    ) -> String {
-        let (steps, modules) = match projector.checked_sub(1) {
-            None => (&vision.projector.steps, self.projector),
-            Some(index) => (&vision.deepstack[index].projector.steps, self.deepstack),
+        projector: usize,
+        step: usize,
+    ) -> (Option<StepName>, usize) {
+        let Some(index) = projector.checked_sub(1) else {
+            return (name_of(&vision.projector.steps, self.projector, step), 0);
         };
-        let module = module_of(steps, modules, step);
-        let module = module.replace("{}", &projector.saturating_sub(1).to_string());
-        let ending = match tensor {
-            StepTensor::Weight if module.ends_with("_weight") => return module,
-            StepTensor::Weight => "weight",
-            // Standardization has two vectors of its own names.
-            StepTensor::Bias if module.ends_with(".std") => return module + "_bias",
-            StepTensor::Scale => return module + "_scale",
-            StepTensor::Bias => "bias",
-            StepTensor::Gate => "gate_proj.weight",
-            StepTensor::Up => "up_proj.weight",
-            StepTensor::Down => "down_proj.weight",
+        let stacked = &vision.deepstack[index];
+        let number = if self.deepstack_by_layer {
+            stacked.after
+        } else {
+            index
         };
-        format!("{module}.{ending}")
+        (
+            name_of(&stacked.projector.steps, self.deepstack, step),
+            number,
+        )
     }
 }
 
-/// The module of a step: the modules name each learned step in order, those that a config leaves
-/// out among them.
-fn module_of(steps: &[ProjectorStep], modules: &[&'static str], step: usize) -> &'static str {
-    let mut rest = modules.iter();
-    let mut found = "";
+fn name_of(steps: &[ProjectorStep], names: &[StepName], step: usize) -> Option<StepName> {
+    let mut rest = names.iter();
+    let mut found = None;
     for step in steps[..=step].iter().filter(|step| step.is_learned()) {
-        let fits = |module: &&&str| {
-            let is_norm = module.contains("norm") || module.ends_with(".ln_q");
-            match step {
-                ProjectorStep::Standardize => module.ends_with(".std"),
-                ProjectorStep::Norm(_) => is_norm,
-                _ => !is_norm && !module.ends_with(".std"),
-            }
-        };
-        found = rest.find(fits).copied().unwrap_or("");
+        found = rest.find(|name| name.fits(step)).copied();
     }
     found
 }
@@ -304,6 +335,7 @@ mod tests {
             deepstack: &[],
             norms_minus_one: false,
             ignored: &[],
+            deepstack_by_layer: false,
         };
         let (visual, plain) = (
             naming("visual.blocks.{}."),

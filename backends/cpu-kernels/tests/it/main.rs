@@ -7,6 +7,7 @@
 )]
 
 mod attention;
+mod low_rank;
 mod plain;
 mod pointwise;
 mod recurrent;

@@ -9,7 +9,7 @@ mod load;
 mod project;
 mod rope;
 
-use loquat_cpu_kernels::Kernels;
+use loquat_cpu_kernels::{Kernels, LANES};
 use loquat_session::media::patches;
 use loquat_session::tower::{BATCH_PATCHES, TowerBatch, batches};
 use loquat_session::{Media, Picture, View};
@@ -152,7 +152,7 @@ impl Tower {
             let out = &mut x[range.start * hidden..range.end * hidden];
             let width = self.spec.patch.values();
             run(compute, &self.patch, (&values, width), out);
-            add_bias(out, self.patch_bias.as_deref());
+            add_bias(compute, out, self.patch_bias.as_deref());
             if let Some(norm) = &self.patch_norm {
                 apply(compute, norm, out, hidden);
             }
@@ -219,7 +219,7 @@ impl Matrix {
                 run(compute, &self.linear, (&input, width), out);
             }
         }
-        add_bias(out, self.bias.as_deref());
+        add_bias(compute, out, self.bias.as_deref());
         if let Some(bounds) = self.clamp {
             clamp(out, bounds.output);
         }
@@ -298,7 +298,12 @@ fn add_branch(
     if let Some(norm) = norm {
         apply(compute, norm, output, width);
     }
-    for (x, output) in x.chunks_exact_mut(width).zip(output.chunks_exact(width)) {
+    let rows = x.len() / width;
+    let (x, output) = (SharedMut::new(x), &*output);
+    for_tokens(compute.pool, rows, width, &|row| {
+        // SAFETY: each row's task touches its own values.
+        let x = unsafe { x.slice(row * width, width) };
+        let output = &output[row * width..(row + 1) * width];
         match gain {
             None => add_scaled(x, output, 1.0),
             Some(gain) => {
@@ -307,15 +312,19 @@ fn add_branch(
                 }
             }
         }
-    }
+    });
 }
 
-fn add_bias(values: &mut [f32], bias: Option<&[f32]>) {
-    if let Some(bias) = bias {
-        for row in values.chunks_exact_mut(bias.len()) {
-            add_scaled(row, bias, 1.0);
-        }
-    }
+fn add_bias(compute: &mut Compute<'_>, values: &mut [f32], bias: Option<&[f32]>) {
+    let Some(bias) = bias else {
+        return;
+    };
+    let (width, rows) = (bias.len(), values.len() / bias.len().max(1));
+    let values = SharedMut::new(values);
+    for_tokens(compute.pool, rows, width, &|row| {
+        // SAFETY: each row's task touches its own values.
+        add_scaled(unsafe { values.slice(row * width, width) }, bias, 1.0);
+    });
 }
 
 fn add_scaled(values: &mut [f32], others: &[f32], scale: f32) {
@@ -330,7 +339,8 @@ pub fn predict_buffer_bytes(spec: &VisionSpec, max_patches: usize) -> u64 {
     let stacked = 1 + spec.deepstack.len();
     // The stream, a branch's input and output; queries, keys and values, and their pages; the
     // patches' own values, and rotations.
-    let per_patch = 4 * spec.hidden_size + 6 * heads + spec.patch.values() + heads;
+    let padded = spec.block.heads * spec.block.head_dim.next_multiple_of(LANES);
+    let per_patch = 4 * spec.hidden_size + 6 * heads + spec.patch.values() + padded;
     let widest = spec.projector.sized(spec.hidden_size);
     let widest = widest.iter().map(|(_, _, len)| *len).max().unwrap_or(0);
     let block = BLOCK_ROWS * (4 * spec.block.mlp.size + 4 * spec.hidden_size);

@@ -240,6 +240,8 @@ pub struct InspectArgs {
     #[arg(long)]
     pub json: bool,
     #[command(flatten)]
+    pub adapters: AdapterArgs,
+    #[command(flatten)]
     pub session: SessionArgs,
 }
 

@@ -230,6 +230,8 @@ pub struct ModelConfig {
     pub source: String,
     /// Which files to load if the source has several kinds.
     pub kind: Option<FileKind>,
+    /// The vision tower of a GGUF model, or `none`.
+    pub mmproj: Option<String>,
     /// Further names; `*` matches any text.
     pub aliases: Vec<String>,
     /// `auto`, or one of `loquat backends`.
@@ -348,6 +350,7 @@ impl ModelConfig {
             name: name.into(),
             source: source.into(),
             kind: None,
+            mmproj: None,
             aliases: Vec::new(),
             backend: "auto".to_owned(),
             device: None,

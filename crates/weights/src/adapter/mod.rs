@@ -58,12 +58,18 @@ pub struct LowRank {
 }
 
 /// A matrix of decoded values.
-#[derive(Clone, Debug, PartialEq)]
+#[derive(Clone, PartialEq)]
 pub struct Factor {
     rows: usize,
     cols: usize,
     values: Vec<f32>,
     is_bf16: bool,
+}
+
+impl fmt::Debug for Factor {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "Factor({} × {})", self.rows, self.cols)
+    }
 }
 
 impl Factor {

@@ -81,6 +81,14 @@ pub const MODELS: &[ModelSetting] = &[
     )
     .flag("kind"),
     ModelSetting::new(
+        "mmproj",
+        |m| &mut m.mmproj,
+        "\"/var/lib/models/mmproj-small-f16.gguf\"",
+        "The vision tower of a GGUF model: an mmproj file, or `owner/name:file` on the hub; `none` \
+         for text only; when unset, one next to the model or in its repository, if there is one",
+    )
+    .flag("mmproj"),
+    ModelSetting::new(
         "aliases",
         |m| &mut m.aliases,
         "[\"gpt-4o-mini\", \"claude-*\"]",
