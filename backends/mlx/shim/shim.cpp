@@ -486,6 +486,8 @@ Array* lq_unary(uint32_t op, const Array* a, const Stream* s) {
         return mx::exp(*a, *s);
       case 1:
         return mx::sigmoid(*a, *s);
+      case 2:
+        return mx::rsqrt(*a, *s);
     }
     throw std::invalid_argument("unknown unary operation");
   });

@@ -62,6 +62,8 @@ pub enum DeviceKind {
 pub enum Unary {
     Exp = 0,
     Sigmoid = 1,
+    /// `1 / sqrt(a)`
+    InverseRoot = 2,
 }
 
 #[derive(Debug, Clone, Copy)]

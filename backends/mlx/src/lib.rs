@@ -5,6 +5,8 @@
 //! [`Backend::probe`] reports what is missing. Scheduling, sampling and text belong to the engine,
 //! files to `weights`.
 
+mod adapted;
+mod adapter;
 mod ahead;
 mod array;
 mod blocks;
@@ -40,8 +42,7 @@ use loquat_session::limits::{Limits, MediaSizes, Sizes};
 use loquat_session::sequences::SequenceLimits;
 use loquat_session::transfer::fingerprint;
 use loquat_session::{
-    AdapterLimits, Backend, BackendTraits, ModelSource, OpenError, Plan, Probe, Session,
-    SessionOptions,
+    Backend, BackendTraits, ModelSource, OpenError, Plan, Probe, Session, SessionOptions,
 };
 use loquat_spec::{MediaAttention, Role};
 
@@ -132,9 +133,11 @@ impl MlxBackend {
             state_bytes: layout.state_bytes(dtype) as u64,
             weight_bytes,
             mapped_bytes: 0,
-            buffer_bytes: buffers.saturating_add(extra_positions),
+            buffer_bytes: buffers.saturating_add(extra_positions).saturating_add(
+                model::adapter_bytes(spec, step_tokens, dtype, &options.adapters),
+            ),
             media,
-            adapters: AdapterLimits::NONE,
+            adapters: options.adapters,
         };
         let limits = Limits::new(spec.max_context, options, &sizes)?;
         Ok(Draft {
@@ -209,8 +212,7 @@ impl Draft {
         self.device.prepare(&ops);
         let loader = Loader::new(&ops, &source.weights, self.dtype, self.limits.context);
         let runs_tower = self.limits.sizes.media.positions > 0;
-        let model = Model::load(&loader, &source.spec, runs_tower, progress)?;
-        drop(loader);
+        let model = Model::load(loader, &source.spec, runs_tower, progress)?;
         // Buffers of the upload.
         share.clear_cache();
         let storage = ArrayStorage::new(source.spec.layers.len());

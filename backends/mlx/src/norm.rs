@@ -1,11 +1,13 @@
 //! Norms and RoPE, which several blocks share.
 
-use loquat_spec::{NormKind, RopePairs, RopeSections};
+use loquat_spec::{NormKind, Role, RopePairs, RopeSections};
 
+use crate::adapted::Segment;
 use crate::array::{Array, Binary, Ops, slice_axis};
 use crate::error::MlxError;
 
 /// Over the last dimension.
+#[derive(Clone)]
 pub struct Norm {
     pub kind: NormKind,
     pub eps: f32,
@@ -26,6 +28,30 @@ impl Norm {
             NormKind::Layer => {
                 ops.layer_norm(x, self.weight.as_ref(), self.bias.as_ref(), self.eps)
             }
+        }
+    }
+}
+
+/// A norm that adapters may change.
+#[derive(Clone)]
+pub struct StreamNorm {
+    pub norm: Norm,
+    /// Of the weight and the bias, if it has them.
+    pub roles: [Option<Role>; 2],
+}
+
+impl StreamNorm {
+    /// For a segment's tokens.
+    pub fn of_segment(&self, segment: &Segment) -> Norm {
+        let of = |index: usize, own: &Option<Array>| {
+            let replaced = segment.vector(self.roles[index]);
+            replaced.or(own.as_ref()).cloned()
+        };
+        Norm {
+            kind: self.norm.kind,
+            eps: self.norm.eps,
+            weight: of(0, &self.norm.weight),
+            bias: of(1, &self.norm.bias),
         }
     }
 }

@@ -1,8 +1,11 @@
 //! A pass of rows through the model, from tokens to lazy outputs. Nothing here waits.
 
-use loquat_session::sequences::TokenPlace;
-use loquat_session::{Draw, Emit, StepBatch};
+use std::sync::Arc;
 
+use loquat_session::sequences::TokenPlace;
+use loquat_session::{AppliedAdapter, Draw, Emit, StepBatch};
+
+use crate::adapted::StepAdapters;
 use crate::array::{Array, Binary, Ops, Reduce, Type};
 use crate::draw;
 use crate::error::MlxError;
@@ -29,10 +32,11 @@ pub struct PassRow {
     /// Of its new tokens, if they are not those of text.
     pub places: Option<Vec<TokenPlace>>,
     pub media: Vec<RowMedia>,
+    pub adapters: Arc<[AppliedAdapter]>,
     /// The states at these tokens.
     pub snapshots: Vec<Vec<Recurrent>>,
-    /// Index of its batch in the pass.
-    pub kv_batch: usize,
+    /// Index of its batch in the pass, and its row there.
+    pub kv_batch: (usize, usize),
 }
 
 /// Rows whose keys and values are in the same arrays, in the batch's order.
@@ -130,6 +134,7 @@ fn next_wave(rows: &[PassRow], segments: &[Vec<Segment>]) -> Vec<WaveRow> {
             });
         }
     }
+    // Rows of a batch are in its order, which is also that of their adapters.
     wave.sort_by_key(|own| (own.tokens, rows[own.row].kv_batch));
     wave
 }
@@ -165,6 +170,10 @@ fn run_wave(
     let mut step = Step::new(ops, model.dtype, &groups, &mut states, &mut kv_batch_states);
     step.media = media;
     step.media_attention = model.media_attention;
+    let adapters = wave
+        .iter()
+        .map(|own| (own.tokens, &*rows[own.row].adapters));
+    step.adapters = StepAdapters::new(&model.adapters, adapters)?;
     let stream = model.run(&mut step, ids)?;
     for (own, state) in wave.iter().zip(states) {
         let row = &mut rows[own.row];
@@ -176,7 +185,7 @@ fn run_wave(
     }
     for state in kv_batch_states {
         let first = wave[state.rows.start].row;
-        kv_batches[rows[first].kv_batch].kv_batch = state.kv_batch;
+        kv_batches[rows[first].kv_batch.0].kv_batch = state.kv_batch;
     }
     Ok(stream)
 }
@@ -190,8 +199,8 @@ fn batch_states(
 ) -> Result<Vec<KvBatchState>, MlxError> {
     let mut states = Vec::new();
     let mut first = 0;
-    for run in wave.chunk_by(|a, b| rows[a.row].kv_batch == rows[b.row].kv_batch) {
-        let kv_batch = &mut kv_batches[rows[run[0].row].kv_batch];
+    for run in wave.chunk_by(|a, b| rows[a.row].kv_batch.0 == rows[b.row].kv_batch.0) {
+        let kv_batch = &mut kv_batches[rows[run[0].row].kv_batch.0];
         let starts: Vec<usize> = run.iter().map(|own| rows[own.row].start).collect();
         let members = first..first + run.len();
         let kv = std::mem::take(&mut kv_batch.kv_batch);
@@ -314,6 +323,8 @@ fn upload_positions(
 /// logits, then hidden states.
 struct EmittedPositions {
     all: Vec<i32>,
+    /// The row of each.
+    rows: Vec<usize>,
     greedy: i32,
     draws: Vec<Draw>,
     logits: i32,
@@ -323,8 +334,9 @@ struct EmittedPositions {
 impl EmittedPositions {
     fn new(rows: &[PassRow], segments: &[Vec<Segment>], starts: &[usize]) -> Self {
         let mut kinds: [Vec<i32>; 4] = Default::default();
+        let mut rows_of: [Vec<usize>; 4] = Default::default();
         let mut draws = Vec::new();
-        for (row, segments) in rows.iter().zip(segments) {
+        for (number, (row, segments)) in rows.iter().zip(segments).enumerate() {
             let (kind, positions) = match row.emit {
                 Emit::Nothing => continue,
                 Emit::Greedy { positions } => (0, positions),
@@ -337,11 +349,13 @@ impl EmittedPositions {
             };
             for position in row.tokens - positions..row.tokens {
                 kinds[kind].push(index_of(segments, starts, position) as i32);
+                rows_of[kind].push(number);
             }
         }
         let counts = kinds.each_ref().map(|kind| kind.len() as i32);
         Self {
             all: kinds.concat(),
+            rows: rows_of.concat(),
             greedy: counts[0],
             draws,
             logits: counts[2],
@@ -393,12 +407,16 @@ fn read_out(
         let indices = ops.upload_i32(&emitted.all, &[emitted.all.len() as i32])?;
         ops.take_rows(&stream, &indices, 0)?
     };
-    let hidden = model.read_out(ops, &chosen)?;
+    let adapters = emitted.rows.iter().map(|row| (1, &*rows[*row].adapters));
+    let adapters = StepAdapters::new(&model.adapters, adapters)?;
+    let hidden = model.read_out(ops, &chosen, &adapters)?;
     let tokens_end = emitted.greedy + emitted.draws.len() as i32;
     let with_logits = tokens_end + emitted.logits;
     let mut outputs = Outputs::default();
     if with_logits > 0 {
-        let logits = model.logits(ops, &rows_of(ops, &hidden, 0, with_logits)?)?;
+        let adapters = adapters.within(0..with_logits as usize);
+        let own = rows_of(ops, &hidden, 0, with_logits)?;
+        let logits = model.logits(ops, &own, &adapters)?;
         if emitted.greedy > 0 {
             outputs.greedy = Some(greedy(ops, &rows_of(ops, &logits, 0, emitted.greedy)?)?);
         }

@@ -7,11 +7,13 @@ use std::sync::Arc;
 use loquat_session::sequences::{RowGrant, RowStates};
 use loquat_session::transfer::{Envelope, Unsealed, unseal};
 use loquat_session::{
-    Capabilities, Emit, Media, MediaHandle, MediaId, MediaLayout, MediaSpan, Memory, SequenceId,
-    Session, SessionError, StepBatch, StepOutput, delegate_sequences,
+    AdapterId, AdapterWeights, AppliedAdapter, Capabilities, Emit, Media, MediaHandle, MediaId,
+    MediaLayout, MediaSpan, Memory, SequenceId, Session, SessionError, StepBatch, StepOutput,
+    delegate_sequences,
 };
 use loquat_spec::ModelSpec;
 
+use crate::adapter::LoadedAdapter;
 use crate::ahead::StepAhead;
 use crate::array::{Array, Ops};
 use crate::error::MlxError;
@@ -179,7 +181,7 @@ impl MlxSession {
             arrays.extend(states.flat_map(Recurrent::arrays));
             // A row without output starts no computation of its keys, so they are listed here.
             if row.emit == Emit::Nothing {
-                arrays.extend(kv_batches[row.kv_batch].kv_batch.arrays());
+                arrays.extend(kv_batches[row.kv_batch.0].kv_batch.arrays());
             }
         }
         arrays.extend(&self.split_off);
@@ -210,7 +212,8 @@ impl MlxSession {
     fn form_kv_batches(&mut self, accepted: &[AcceptedRow]) -> Result<Vec<PassKvBatch>, MlxError> {
         let mut together: Vec<(usize, Vec<usize>)> = Vec::new();
         let mut formed = Vec::new();
-        for (index, AcceptedRow { grant, .. }) in accepted.iter().enumerate() {
+        for index in self.by_adapters(accepted) {
+            let grant = accepted[index].grant;
             let capacity = grant.capacity;
             if grant.tokens > 1 || grant.start == 0 {
                 formed.push((capacity, vec![index]));
@@ -245,18 +248,32 @@ impl MlxSession {
         kv_batches.collect()
     }
 
+    /// The rows' indices, those with the same adapters one after another.
+    fn by_adapters(&self, accepted: &[AcceptedRow]) -> Vec<usize> {
+        let adapters = |index: &usize| {
+            let sequence = accepted[*index].grant.sequence;
+            self.sequences.adapters(sequence).map_or(&[][..], |all| all)
+        };
+        let mut order: Vec<usize> = (0..accepted.len()).collect();
+        let key = |applied: &AppliedAdapter| (applied.id, applied.scale.to_bits());
+        order.sort_by(|a, b| {
+            let [a, b] = [adapters(a), adapters(b)];
+            a.iter().map(key).cmp(b.iter().map(key))
+        });
+        order
+    }
+
     /// The rows of the pass.
     fn pass_rows(
         &self,
         accepted: &[AcceptedRow],
         kv_batches: &[PassKvBatch],
     ) -> Result<Vec<PassRow>, MlxError> {
-        let mut kv_batch_of = vec![0; accepted.len()];
+        let mut kv_batch_of = vec![(0, 0); accepted.len()];
         for (number, kv_batch) in kv_batches.iter().enumerate() {
-            kv_batch
-                .rows
-                .iter()
-                .for_each(|row| kv_batch_of[*row] = number);
+            for (place, row) in kv_batch.rows.iter().enumerate() {
+                kv_batch_of[*row] = (number, place);
+            }
         }
         let rows = accepted.iter().zip(kv_batch_of).map(|(row, kv_batch)| {
             let grant = row.grant;
@@ -271,6 +288,7 @@ impl MlxSession {
                 recurrent: recurrent.map_err(gone)?,
                 places: self.sequences.places(grant),
                 media: self.row_media(row.media)?,
+                adapters: Arc::clone(self.sequences.adapters(grant.sequence).map_err(gone)?),
                 snapshots: Vec::new(),
                 kv_batch,
             })
@@ -383,6 +401,24 @@ impl Session for MlxSession {
             self.drop_ahead();
             self.share.clear_cache();
         }
+        Ok(())
+    }
+
+    fn load_adapter(&mut self, adapter: &AdapterWeights) -> Result<AdapterId, SessionError> {
+        let bytes = LoadedAdapter::predict_bytes(adapter, self.model.dtype);
+        self.sequences.check_adapter(adapter.rank(), bytes)?;
+        let loaded = LoadedAdapter::load(&self.ops, &self.model, adapter)?;
+        let id = self.sequences.add_adapter(adapter, bytes)?;
+        self.model.adapters.insert(id, loaded);
+        // Buffers of the upload.
+        self.share.clear_cache();
+        Ok(id)
+    }
+
+    fn unload_adapter(&mut self, adapter: AdapterId) -> Result<(), SessionError> {
+        self.sequences.remove_adapter(adapter)?;
+        self.model.adapters.remove(&adapter);
+        self.share.clear_cache();
         Ok(())
     }
 

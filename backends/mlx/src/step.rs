@@ -7,6 +7,7 @@ use std::ops::Range;
 
 use loquat_spec::{MediaAttention, Reach, Temperature};
 
+use crate::adapted::StepAdapters;
 use crate::array::{Array, Binary, Ops, Type};
 use crate::error::MlxError;
 use crate::kv::{KvBatch, Recurrent, WritePositions};
@@ -25,6 +26,7 @@ pub struct Step<'a> {
     /// Every token's inputs for every layer, [tokens, layers, dim], if the model has them.
     pub per_layer: Option<Array>,
     pub media: StepMedia,
+    pub adapters: StepAdapters<'a>,
     /// What positions of media attend to.
     pub media_attention: MediaAttention,
     masks: Vec<(MaskKey, Array)>,
@@ -149,6 +151,7 @@ impl<'a> Step<'a> {
             kv_batches,
             per_layer: None,
             media: StepMedia::default(),
+            adapters: StepAdapters::default(),
             media_attention: MediaAttention::default(),
             masks: Vec::new(),
             masks_ahead: Vec::new(),

@@ -6,10 +6,10 @@ use std::sync::Mutex;
 
 use loquat_mlx::MlxBackend;
 use loquat_session::{
-    Backend, Emit, Grid, Media, Picture, Session, SessionError, SessionOptions, Span, StepBatch,
-    StepOutput, View,
+    AdapterLimits, AppliedAdapter, Backend, Emit, Grid, Media, Picture, Session, SessionError,
+    SessionOptions, Span, StepBatch, StepOutput, View,
 };
-use loquat_testkit::{goldens, vision};
+use loquat_testkit::{adapters, goldens, vision};
 
 /// One test at a time.
 static SERIAL: Mutex<()> = Mutex::new(());
@@ -209,4 +209,54 @@ fn encoding_stays_within_plan() {
         "{peak} of {}",
         plan.resident_bytes
     );
+}
+
+/// Adapters take no more than is counted, and their memory returns.
+#[test]
+fn adapters_stay_within_their_bytes() {
+    /// Rounding of the arrays of an adapter.
+    const SMALL: u64 = 64 << 10;
+    let _serial = SERIAL.lock();
+    for family in ["llama", "gemma3_text", "qwen3_moe", "deepseek_v3"] {
+        let source = goldens::source(&goldens::family(family)).unwrap();
+        let pair = adapters::pair(&source.spec);
+        let options = SessionOptions {
+            kv_tokens: Some(2000),
+            adapters: AdapterLimits::holding(&pair),
+            ..SessionOptions::default()
+        };
+        let plan = MlxBackend::AUTO.plan(&source, &options).unwrap();
+        let before = active();
+        let mut session = MlxBackend::AUTO
+            .open(source, &options, &mut |_| {})
+            .unwrap();
+        request(&mut *session, 0);
+        let without = active();
+        let mut settled = None;
+        for round in 0..20 {
+            let ids = [0, 1].map(|index| session.load_adapter(&pair[index]).unwrap());
+            let loaded = active() - without;
+            let counted = session.memory().adapter_bytes;
+            assert!(counted <= plan.memory.adapter_capacity, "{family}");
+            assert!(loaded <= counted + SMALL, "{family}: {loaded} of {counted}");
+            assert!(loaded >= counted, "{family}: {loaded} of {counted}");
+            let applied = ids.map(AppliedAdapter::whole);
+            let sequence = session.create_adapted(&applied).unwrap();
+            let (mut batch, mut output) = (StepBatch::default(), StepOutput::default());
+            for tokens in [&[1, 2, 3][..], &[4]] {
+                batch.clear();
+                batch.push(sequence, tokens, Emit::Logits { positions: 1 });
+                session.step(&batch, &mut output).unwrap();
+            }
+            session.release(sequence).unwrap();
+            for id in ids {
+                session.unload_adapter(id).unwrap();
+            }
+            let now = active();
+            let settled = *settled.get_or_insert(now);
+            assert_eq!(now, settled, "{family}, round {round}");
+        }
+        drop(session);
+        assert_eq!(active(), before, "{family}, after its session");
+    }
 }

@@ -3,6 +3,7 @@
 use loquat_session::OpenError;
 use loquat_spec::{Activation, Dense as DenseSpec, LayerRole};
 
+use crate::adapted::StepAdapters;
 use crate::array::{Array, Fused, Ops, Type};
 use crate::error::MlxError;
 use crate::linear::{JoinedLinear, Linear};
@@ -36,10 +37,10 @@ impl Dense {
         })
     }
 
-    pub fn run(&self, ops: &Ops, x: &Array) -> Result<Array, MlxError> {
-        let inner = self.inner.apply(ops, x)?;
+    pub fn run(&self, ops: &Ops, x: &Array, adapters: &StepAdapters) -> Result<Array, MlxError> {
+        let inner = self.inner.apply(ops, x, adapters)?;
         let activated = self.activate.run(ops, &inner)?;
-        self.down.apply(ops, &activated)
+        self.down.adapted(ops, &activated, adapters)
     }
 }
 

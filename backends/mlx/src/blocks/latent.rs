@@ -64,11 +64,14 @@ impl Latent {
 
     pub fn run(&self, step: &mut Step, layer: usize, x: &Array) -> Result<Array, MlxError> {
         let (ops, groups) = (step.ops, step.groups);
-        let answers = self.inputs.apply(ops, x)?;
+        let answers = self.inputs.apply(ops, x, &step.adapters)?;
         let [query, latent, rope_key] = <[Array; 3]>::try_from(answers)
             .map_err(|_| MlxError("latent attention needs three inputs".to_owned()))?;
         let query = match &self.query_up {
-            Some(up) => up.linear.apply(ops, &up.norm.apply(ops, &query)?)?,
+            Some(up) => {
+                let query = up.norm.apply(ops, &query)?;
+                up.linear.adapted(ops, &query, &step.adapters)?
+            }
             None => query,
         };
         let latent = self.latent_norm.apply(ops, &latent)?;
@@ -77,9 +80,10 @@ impl Latent {
             let queries = self.absorb(step, group, &query)?;
             let latents = self.cache_entries(step, group, &latent, &rope_key)?;
             let of_group = self.attend(step, layer, group, [&queries, &latents])?;
-            mixed.push(self.project_values(ops, group, &of_group)?);
+            mixed.push(self.project_values(step, group, &of_group)?);
         }
-        self.output.apply(ops, &step.gather(mixed)?)
+        self.output
+            .adapted(ops, &step.gather(mixed)?, &step.adapters)
     }
 
     /// Each head's query in the space of the latents: [rows, heads, tokens, latent + rope].
@@ -88,7 +92,9 @@ impl Latent {
         let query_dim = spec.nope_dim + spec.rope_dim;
         let query = to_heads(ops, group, &step.group_part(group, query)?, query_dim)?;
         let plain = slice_axis(ops, &query, 3, 0..spec.nope_dim)?;
-        let absorbed = self.key_absorb.apply_each(ops, &by_head(ops, &plain)?)?;
+        let adapters = step.adapters.within(group.token_range());
+        let absorbed = by_head(ops, &plain)?;
+        let absorbed = self.key_absorb.apply_each(ops, &absorbed, &adapters)?;
         let absorbed = by_row(ops, group, &absorbed)?;
         let turned = slice_axis(ops, &query, 3, spec.nope_dim..query_dim)?;
         ops.concatenate(&[&absorbed, &self.rotate(step, group, turned)?], 3)
@@ -163,8 +169,11 @@ impl Latent {
     }
 
     /// Applies each head's value matrix, [tokens, heads * value_dim].
-    fn project_values(&self, ops: &Ops, group: &Group, mixed: &Array) -> Result<Array, MlxError> {
-        let values = self.value_up.apply_each(ops, &by_head(ops, mixed)?)?;
+    fn project_values(&self, step: &Step, group: &Group, mixed: &Array) -> Result<Array, MlxError> {
+        let (ops, adapters) = (step.ops, step.adapters.within(group.token_range()));
+        let values = self
+            .value_up
+            .apply_each(ops, &by_head(ops, mixed)?, &adapters)?;
         from_heads(ops, &by_row(ops, group, &values)?)
     }
 }

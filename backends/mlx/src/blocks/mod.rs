@@ -84,8 +84,8 @@ impl Block {
             Self::ShortConv(block) => block.run(step, layer, x),
             Self::DeltaRule(block) => block.run(step, layer, x),
             Self::Mamba2(block) => block.run(step, layer, x),
-            Self::Dense(block) => block.run(step.ops, x),
-            Self::Experts(block) => block.run(step.ops, x, stream),
+            Self::Dense(block) => block.run(step.ops, x, &step.adapters),
+            Self::Experts(block) => block.run(step.ops, x, stream, &step.adapters),
             Self::PerLayerInput(block) => block.run(step, layer, x),
         }
     }

@@ -104,7 +104,11 @@ fn products_equal_those_of_decoded_values() {
     for (dtype, matrix) in every_type() {
         let x = testing::noise(matrix.cols(), 3);
         let kernel = upload(&ops, &matrix, Type::F32).kernel(&ops).unwrap();
-        let linear = crate::linear::Linear { kernel, bias: None };
+        let linear = crate::linear::Linear {
+            kernel,
+            bias: None,
+            parts: Vec::new(),
+        };
         let input = ops.upload_f32(&x, &[1, matrix.cols() as i32]).unwrap();
         let answer = testing::read(&ops, &linear.apply(&ops, &input).unwrap());
         let values = decoded(&matrix);

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 use loquat_mlx::MlxBackend;
 use loquat_session::conformance::{Golden, Subject, golden, run};
 use loquat_session::{Backend, Media, ModelSource, OpenError, Precision, Session, SessionOptions};
-use loquat_testkit::{goldens, vision};
+use loquat_testkit::{adapters, goldens, vision};
 
 /// Sums of float32 in another order: MLX's kernels take other shapes for one token than for many,
 /// so a session does not promise equal bits.
@@ -55,7 +55,7 @@ fn source_contract(
         open: &open,
         tolerance,
         media,
-        adapters: &[],
+        adapters: &adapters::pair(&source.spec),
     };
     let outcomes = run(&subject).into_iter();
     let failures = outcomes.filter_map(|(check, outcome)| {

@@ -85,6 +85,7 @@ pub fn linear(ops: &Ops, values: &[f32], cols: usize) -> Linear {
     Linear {
         kernel: Kernel::Plain(ops.transpose(&matrix, &[1, 0]).unwrap()),
         bias: None,
+        parts: Vec::new(),
     }
 }
 
