@@ -33,7 +33,7 @@ pub struct ThreadedSession {
 /// What the thread reports while it opens the session.
 enum OpenEvent {
     Progress(f32),
-    Done(Result<(Capabilities, Memory), OpenError>),
+    Done(Result<Box<(Capabilities, Memory)>, OpenError>),
 }
 
 impl ThreadedSession {
@@ -51,7 +51,7 @@ impl ThreadedSession {
             drop(progress);
             match opened {
                 Ok(session) => {
-                    let opened = (session.capabilities().clone(), session.memory());
+                    let opened = Box::new((session.capabilities().clone(), session.memory()));
                     drop(events.send(OpenEvent::Done(Ok(opened))));
                     drop(events);
                     serve(session, &work);
@@ -65,7 +65,7 @@ impl ThreadedSession {
             match event {
                 OpenEvent::Progress(share) => progress(share),
                 OpenEvent::Done(opened) => {
-                    let (capabilities, memory) = opened?;
+                    let (capabilities, memory) = *opened?;
                     return Ok(Self {
                         capabilities,
                         memory: Cell::new(memory),
