@@ -16,7 +16,7 @@ use loquat_weights::{Dtype, Matrix, Storage, Weights};
 use crate::array::{Array, Ops, Type};
 use crate::blocks::Block;
 use crate::linear::{JoinedLinear, JoinedStack, Kernel, Linear, Run, Stack, Table};
-use crate::norm::{Norm, Rope};
+use crate::norm::{Norm, Rope, SectionedRope};
 use crate::pack::{self, Form, UploadedMatrix};
 
 /// Finds roles' weights and uploads them.
@@ -81,6 +81,15 @@ impl<'a> Loader<'a> {
 
     pub fn table(&self, role: Role) -> Result<Table, OpenError> {
         Ok(self.upload_matrix(role)?.table())
+    }
+
+    /// The rows of all of the role's matrices, one matrix after another.
+    pub fn joined_table(&self, role: Role) -> Result<Table, OpenError> {
+        let stack = stack(self.weights, role)?;
+        let rows = stack.iter().map(Matrix::rows).sum();
+        let form = Form::common(stack, self.dtype);
+        let matrices: Vec<&Matrix> = stack.iter().collect();
+        Ok(UploadedMatrix::upload(self.ops, form, &matrices, &[rows])?.table())
     }
 
     fn upload_matrix(&self, role: Role) -> Result<UploadedMatrix, OpenError> {
@@ -230,6 +239,11 @@ impl<'a> Loader<'a> {
                 Some(factors) => Some(self.upload(&factors, &[head_dim], self.dtype)?),
                 None => None,
             },
+            sectioned: rope.sections.map(|sections| SectionedRope {
+                sections,
+                frequencies,
+                factor,
+            }),
         })
     }
 }

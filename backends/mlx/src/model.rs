@@ -4,7 +4,7 @@ use loquat_session::OpenError;
 use loquat_session::loading::{
     LoadedBlock, LoadedBranch, LoadedLayer, head_role, load_final_norm, load_layers,
 };
-use loquat_spec::{FeedForward, Inner, Mixer, ModelSpec, Role};
+use loquat_spec::{FeedForward, Inner, MediaAttention, Mixer, ModelSpec, Role};
 
 use crate::array::{Array, Fused, Ops, Type};
 use crate::blocks::{Block, PerLayerInputs};
@@ -13,9 +13,16 @@ use crate::linear::{Linear, Table};
 use crate::loader::Loader;
 use crate::norm::Norm;
 use crate::step::Step;
+use crate::tower::Tower;
 
 pub struct Model {
     pub dtype: Type,
+    /// What positions of media attend to.
+    pub media_attention: MediaAttention,
+    /// Stands for positions of media where tokens are looked up.
+    pub media_token: u32,
+    /// `None` if the model has none, or the session takes no pictures.
+    pub tower: Option<Tower>,
     embedding: Table,
     embedding_scale: f32,
     positions: Option<Table>,
@@ -28,15 +35,24 @@ pub struct Model {
 }
 
 impl Model {
+    /// `runs_tower`: with the tower, if the model has one.
     pub fn load(
         loader: &Loader,
         spec: &ModelSpec,
+        runs_tower: bool,
         progress: &mut dyn FnMut(f32),
     ) -> Result<Self, OpenError> {
         let mut parts = loader;
         let layers = load_layers(&mut parts, spec, loader.weights, progress)?;
+        let vision = spec.vision.as_ref().filter(|_| runs_tower);
+        let per_layer = spec.per_layer_inputs.as_ref();
         let model = Self {
             dtype: loader.dtype,
+            media_attention: spec.media_attention(),
+            media_token: per_layer.map_or(0, |inputs| inputs.media_token),
+            tower: vision
+                .map(|vision| Tower::load(loader, vision))
+                .transpose()?,
             embedding: loader.table(Role::Embedding)?,
             embedding_scale: spec.embedding.scale,
             positions: match spec.embedding.positions {
@@ -65,6 +81,7 @@ impl Model {
         let ops = step.ops;
         let mut x = self.embedding.rows(ops, ids, self.dtype)?;
         x = scaled(ops, x, self.embedding_scale)?;
+        x = step.media.embed(ops, x)?;
         if let Some(table) = &self.positions {
             x = ops.add(&x, &table.rows(ops, &step.positions()?, self.dtype)?)?;
         }
@@ -78,6 +95,7 @@ impl Model {
             if let Some(scale) = &layer.scale {
                 x = ops.multiply(&x, scale)?;
             }
+            x = step.media.add(ops, x, 1 + index)?;
         }
         Ok(x)
     }

@@ -2,22 +2,25 @@
 //!
 //! While rows are greedy, the next step is computed before it is requested: see [`StepAhead`].
 
+use std::sync::Arc;
+
 use loquat_session::sequences::{RowGrant, RowStates};
 use loquat_session::transfer::{Envelope, Unsealed, unseal};
 use loquat_session::{
-    Capabilities, Emit, Memory, SequenceId, Session, SessionError, StepBatch, StepOutput,
-    delegate_sequences,
+    Capabilities, Emit, Media, MediaHandle, MediaId, MediaLayout, MediaSpan, Memory, SequenceId,
+    Session, SessionError, StepBatch, StepOutput, delegate_sequences,
 };
+use loquat_spec::ModelSpec;
 
 use crate::ahead::StepAhead;
 use crate::array::{Array, Ops};
 use crate::error::MlxError;
 use crate::kv::Recurrent;
 use crate::layout::Layout;
+use crate::media::{self, MediaFeatures, RowMedia};
 use crate::memory::MemoryShare;
 use crate::model::Model;
 use crate::pass::{self, NO_TOKEN, Outputs, PassKvBatch, PassRow, Tokens};
-use crate::step::RowState;
 use crate::storage::{self, ComputedStates, MlxSequences};
 use crate::transfer;
 
@@ -30,6 +33,7 @@ pub struct MlxSession {
     /// As planned, with nothing in use.
     pub memory: Memory,
     pub fingerprint: u64,
+    pub spec: Arc<ModelSpec>,
     pub ahead: Option<StepAhead>,
     /// Arrays of sequences that were split off their batches, to be computed with the next step.
     pub split_off: Vec<Array>,
@@ -57,6 +61,7 @@ pub struct LaunchedStep {
 pub struct AcceptedRow<'a> {
     pub grant: &'a RowGrant,
     pub emit: Emit,
+    pub media: &'a [MediaSpan],
 }
 
 impl MlxSession {
@@ -116,6 +121,7 @@ impl MlxSession {
             rows.push(AcceptedRow {
                 grant,
                 emit: row.emit,
+                media: batch.media(row),
             });
         }
         let computed = self.compute(&rows, Tokens::Host(&tokens));
@@ -169,7 +175,7 @@ impl MlxSession {
         let emitted = [greedy, drawn, logits, hidden];
         let mut arrays: Vec<&Array> = emitted.into_iter().flatten().collect();
         for row in &rows {
-            let states = row.snapshots.iter().flatten().chain(&row.state.recurrent);
+            let states = row.snapshots.iter().flatten().chain(&row.recurrent);
             arrays.extend(states.flat_map(Recurrent::arrays));
             // A row without output starts no computation of its keys, so they are listed here.
             if row.emit == Emit::Nothing {
@@ -193,7 +199,7 @@ impl MlxSession {
         let together = rows.len() > 1;
         let states = rows.into_iter().map(|row| ComputedStates {
             snapshots: row.snapshots,
-            after: row.state.recurrent,
+            after: row.recurrent,
             are_slices: together,
         });
         Ok((outputs, states.collect()))
@@ -261,15 +267,30 @@ impl MlxSession {
                 emit: row.emit,
                 tokens: grant.tokens,
                 snapshot_at: snapshots.map(|(len, _)| len - grant.start).collect(),
-                state: RowState {
-                    start: grant.start,
-                    recurrent: recurrent.map_err(gone)?,
-                },
+                start: grant.start,
+                recurrent: recurrent.map_err(gone)?,
+                places: self.sequences.places(grant),
+                media: self.row_media(row.media)?,
                 snapshots: Vec::new(),
                 kv_batch,
             })
         });
         rows.collect()
+    }
+
+    /// The features of a row's media.
+    fn row_media(&self, spans: &[MediaSpan]) -> Result<Vec<RowMedia>, MlxError> {
+        let storage = self.sequences.storage();
+        let media = spans.iter().map(|span| {
+            let features = storage.media(span.id);
+            let gone = || MlxError("the features of media are missing".to_owned());
+            Ok(RowMedia {
+                at: span.at,
+                features: features.ok_or_else(gone)?.clone(),
+                range: span.range.clone(),
+            })
+        });
+        media.collect()
     }
 
     /// Waits for the step and writes its output. Rows whose logits are not numbers are refused and
@@ -363,6 +384,32 @@ impl Session for MlxSession {
             self.share.clear_cache();
         }
         Ok(())
+    }
+
+    fn encode(&mut self, media: &Media) -> Result<MediaHandle, SessionError> {
+        let inputs = &self.capabilities.media;
+        if !inputs.embeddings {
+            return Err(SessionError::Unsupported("media"));
+        }
+        let layout = MediaLayout::new(&self.spec, media, inputs.max_patches)?;
+        let handle = self.sequences.add_media(layout)?;
+        match media::encode(&self.ops, &self.model, &self.spec, media) {
+            Ok(features) => {
+                let storage = self.sequences.storage_mut();
+                storage.insert_media(handle.id, features);
+                Ok(handle)
+            }
+            Err(error) => {
+                self.sequences.release_media(handle.id)?;
+                Err(error)
+            }
+        }
+    }
+
+    fn media_features(&self, media: MediaId) -> Result<Vec<f32>, SessionError> {
+        let features = self.sequences.storage().media(media);
+        let features: &MediaFeatures = features.ok_or(SessionError::UnknownMedia(media))?;
+        Ok(features.read(&self.ops)?)
     }
 
     fn step(&mut self, batch: &StepBatch, output: &mut StepOutput) -> Result<(), SessionError> {

@@ -33,7 +33,7 @@ pub struct ThreadedSession {
 /// What the thread reports while it opens the session.
 enum OpenEvent {
     Progress(f32),
-    Done(Result<Box<(Capabilities, Memory)>, OpenError>),
+    Done(Box<Result<(Capabilities, Memory), OpenError>>),
 }
 
 impl ThreadedSession {
@@ -51,12 +51,12 @@ impl ThreadedSession {
             drop(progress);
             match opened {
                 Ok(session) => {
-                    let opened = Box::new((session.capabilities().clone(), session.memory()));
-                    drop(events.send(OpenEvent::Done(Ok(opened))));
+                    let opened = (session.capabilities().clone(), session.memory());
+                    drop(events.send(OpenEvent::Done(Box::new(Ok(opened)))));
                     drop(events);
                     serve(session, &work);
                 }
-                Err(error) => drop(events.send(OpenEvent::Done(Err(error)))),
+                Err(error) => drop(events.send(OpenEvent::Done(Box::new(Err(error))))),
             }
         };
         let thread = Builder::new().name("mlx".to_owned()).spawn(body);
@@ -65,7 +65,7 @@ impl ThreadedSession {
             match event {
                 OpenEvent::Progress(share) => progress(share),
                 OpenEvent::Done(opened) => {
-                    let (capabilities, memory) = *opened?;
+                    let (capabilities, memory) = (*opened)?;
                     return Ok(Self {
                         capabilities,
                         memory: Cell::new(memory),

@@ -30,6 +30,7 @@ pub fn locate(store: &Store, chosen: &ModelChoice) -> Result<ResolvedModel, CliE
     let wanted = ModelQuery {
         reference: &reference,
         kind: chosen.kind,
+        mmproj: chosen.mmproj.query(),
     };
     Ok(store.locate(&wanted, &mut DownloadBar::default())?)
 }

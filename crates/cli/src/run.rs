@@ -5,7 +5,7 @@ use std::num::NonZeroUsize;
 
 use loquat::{ModelFiles, OpenAdapters, ReplyDecoder};
 use loquat_chat::{
-    ChatContext, ChatRequest, Conversation, Image, LoweredChat, Message, ToolChoice,
+    ChatContext, ChatRequest, ContentPart, Conversation, LoweredChat, Message, ToolChoice,
 };
 use loquat_engine::{Engine, EngineOptions, SamplingParams};
 use loquat_session::Backend;
@@ -249,10 +249,10 @@ impl ChatModel {
         Ok(())
     }
 
-    /// Checks that a question about an image can be asked.
-    pub fn check_image(&self, image: &Image) -> Result<(), CliError> {
+    /// Checks that a question about an image or a video can be asked.
+    pub fn check_media(&self, media: &ContentPart) -> Result<(), CliError> {
         let request = ChatRequest {
-            messages: vec![Message::user(vec![image.clone().into()])],
+            messages: vec![Message::user(vec![media.clone()])],
             ..self.prepared.request.clone()
         };
         self.model.chat_context().tokens(&request, true)?;

@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use loquat_spec::families::{self, Described};
 use loquat_spec::{Config, Kind, ModelSpec, Naming, Role, Slot, Transform};
 use loquat_weights::gguf::Metadata;
-use loquat_weights::{Checkpoint, Dtype, Format, Matrix, RawTensor, Storage, Weights, decode};
+use loquat_weights::{
+    Checkpoint, Dtype, Format, Matrix, MmprojChoice, RawTensor, Storage, Weights, decode,
+};
 use serde_json::{Map, Value};
 
 use crate::ConvertError;
@@ -50,7 +52,8 @@ pub(crate) const COMPANION_FILES: &[&str] = &[
 
 impl Source {
     pub fn open(path: &Path, adapters: &[MergedAdapter<'_>]) -> Result<Self, ConvertError> {
-        let checkpoint = Checkpoint::open(path)?;
+        // Towers are not converted.
+        let checkpoint = Checkpoint::open_with(path, MmprojChoice::Off)?;
         let merge = Merge::open(&checkpoint, adapters)?;
         let weights = checkpoint.bind()?;
         let slots = checkpoint.naming().slots(&checkpoint.spec);

@@ -112,7 +112,7 @@ impl Worker {
         for hit in self.attempts(hit) {
             match self.start(hit, &adapters) {
                 Ok(id) if self.fits(id, hit, reservation) => {
-                    let error = match self.acquire_media(turn, hit) {
+                    let error = match self.hold_media(turn, hit) {
                         Ok(media) => {
                             self.run_from((turn, now), (id, hit), media);
                             return true;
@@ -143,41 +143,6 @@ impl Worker {
         let mut sequence = self.queue.take(turn.index);
         sequence.end(SequenceEnd::Failed(error.into()));
         self.conclude(vec![sequence], now);
-    }
-
-    /// Encodes the media that the prefix does not cover, or finds them encoded.
-    fn acquire_media(
-        &mut self,
-        turn: QueueCandidate,
-        hit: Option<Hit>,
-    ) -> Result<Vec<HeldMedia>, SessionError> {
-        let cached = hit.map_or(0, |hit| hit.len);
-        let spans = &self.queue.get(turn.index).media;
-        let mut held: Vec<HeldMedia> = Vec::new();
-        for span in spans.iter().filter(|span| span.end() > cached) {
-            let acquired = self.media.acquire(&mut *self.session, &span.content);
-            let most = self.limits.step_tokens;
-            let refused = match acquired {
-                Ok(handle) => {
-                    let span = span.clone();
-                    let len = span.range.len();
-                    held.push(HeldMedia { handle, span });
-                    if handle.divisible || len <= most {
-                        continue;
-                    }
-                    SessionError::StepTooLarge {
-                        tokens: len,
-                        max: most,
-                    }
-                }
-                Err(error) => error,
-            };
-            for held in &held {
-                self.media.release(held.span.content.hash());
-            }
-            return Err(refused);
-        }
-        Ok(held)
     }
 
     /// Prefixes to try, best first. A fork inside a KV page copies that page; without room for the

@@ -14,6 +14,7 @@ mod choices;
 mod clients;
 mod constraint;
 mod constraint_worker;
+mod encoding;
 mod engine;
 mod error;
 mod event;

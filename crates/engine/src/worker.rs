@@ -16,7 +16,7 @@ use crate::no_session::NoSession;
 use crate::pacing::PromptPacer;
 use crate::prefix_cache::{PrefixCache, release};
 use crate::queue::Queue;
-use crate::running::{HeldMedia, Running};
+use crate::running::Running;
 use crate::sampling::SamplerScratch;
 use crate::scheduler::{Scheduled, Scheduler, StepMix};
 use crate::sequence::{Sequence, SequenceEnd};
@@ -58,6 +58,8 @@ pub(crate) struct Worker {
     pub(super) meter: Meter,
     /// When to retry admission.
     pub(super) retry_at: Option<Instant>,
+    /// Streams run without encoding until then.
+    pub(super) encode_after: Option<Instant>,
     pub(super) scheduler: Scheduler,
     commands: mpsc::Receiver<Command>,
     /// A command arrived since the last schedule, so a reader may have dropped its end.
@@ -106,6 +108,7 @@ impl Worker {
             unloading: Vec::new(),
             meter: Meter::new(time.now()),
             retry_at: None,
+            encode_after: None,
             scheduler,
             commands,
             woken: false,
@@ -249,35 +252,6 @@ impl Worker {
         self.queue.push(sequence);
     }
 
-    /// Replaces the tokens at positions of media by keys of their content.
-    fn key_media(&mut self, sequence: &mut Sequence) {
-        let Sequence { tokens, media, .. } = sequence;
-        let mut all = true;
-        for span in media.iter() {
-            let Some(first) = self.media.first_key(&span.content) else {
-                all = false;
-                continue;
-            };
-            let keys = (first + span.range.start as u32)..;
-            for (token, key) in tokens[span.at..span.end()].iter_mut().zip(keys) {
-                *token = key;
-            }
-        }
-        if !all {
-            let error = SessionError::Unsupported("more media");
-            sequence.end(SequenceEnd::Failed(error.into()));
-        }
-    }
-
-    /// Gives up the media that a sequence has computed, or all of them.
-    pub(super) fn release_media(media: &mut MediaCache, running: &mut Running, all: bool) {
-        let computed = running.computed;
-        let read = |held: &mut HeldMedia| all || held.span.end() <= computed;
-        for held in running.media.extract_if(.., read) {
-            media.release(held.span.content.hash());
-        }
-    }
-
     /// Whether the engine should end.
     fn is_over(&self, now: Instant) -> bool {
         let is_empty = self.running.is_empty() && self.queue.is_empty();
@@ -289,14 +263,15 @@ impl Worker {
 
     /// Runs one step; returns whether there was anything to compute.
     pub fn step(&mut self) -> Result<bool, EngineError> {
-        let scheduled = self.schedule();
+        let scheduled = self.schedule()?;
         self.run()?;
         self.sample();
         self.settle();
         Ok(scheduled)
     }
 
-    fn schedule(&mut self) -> bool {
+    /// Returns whether the step does anything.
+    fn schedule(&mut self) -> Result<bool, EngineError> {
         let now = self.time.now();
         if std::mem::take(&mut self.woken) {
             self.drop_cancelled(now);
@@ -310,10 +285,11 @@ impl Worker {
             }
         }
         self.admit(now);
+        let encoded = self.encode_next(now)?;
         self.mix = self
             .scheduler
             .fill(&self.running, &mut self.rows, &mut self.batch);
-        !self.rows.is_empty()
+        Ok(encoded || !self.rows.is_empty())
     }
 
     fn drop_cancelled(&mut self, now: Instant) {

@@ -8,7 +8,7 @@ use loquat_text::TextError;
 use loquat_weights::WeightsError;
 use thiserror::Error;
 
-use crate::UnknownBackend;
+use crate::{PromptEmbeddingsError, UnknownBackend};
 
 /// Any failure between a model's name and the end of its answer.
 #[derive(Debug, Error)]
@@ -32,6 +32,9 @@ pub enum Error {
     /// An image or video file cannot be read.
     #[error(transparent)]
     Media(#[from] MediaError),
+    /// Raw input embeddings that this model cannot read.
+    #[error("the prompt's embeddings cannot be used: the tensor {0}")]
+    PromptEmbeddings(#[from] PromptEmbeddingsError),
     /// The constraint is invalid.
     #[error(transparent)]
     Grammar(#[from] GrammarError),

@@ -56,6 +56,7 @@ mod model;
 mod model_files;
 mod options;
 mod progress;
+mod prompt_embeddings;
 mod request;
 mod tools;
 
@@ -75,8 +76,9 @@ pub use embed::normalize;
 pub use error::Error;
 pub use model::{DEFAULT_MAX_TOKENS, Model, ModelInputs, RequestDefaults};
 pub use model_files::{ModelFiles, TemplateOrigin};
-pub use options::ModelOptions;
+pub use options::{MmprojOption, ModelOptions};
 pub use progress::LoadProgress;
+pub use prompt_embeddings::{PromptEmbeddings, PromptEmbeddingsError};
 pub use request::{Chat, Continuation};
 pub use tools::{ToolConversation, ToolResult, Toolbox, after_call};
 

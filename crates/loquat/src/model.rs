@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use loquat_chat::{ChatContext, MediaReader, Message, ReplyDecoder};
+use loquat_chat::{ChatContext, MediaReader, MediaRoom, Message, ReplyDecoder};
 use loquat_engine::{Engine, EngineOptions, GenerateRequest, SamplingParams};
 use loquat_session::{AppliedAdapter, Session};
 use loquat_text::Special;
@@ -78,12 +78,20 @@ impl Model {
         options: EngineOptions,
     ) -> Result<Self, Error> {
         let tokenizer = chat_context.tokenizer().clone();
-        let reads_images = session.capabilities().media.images;
-        let chat_context = if chat_context.media_reader().is_some() && !reads_images {
-            let device = &session.capabilities().device;
-            chat_context.without_media(format!("the session on {device} reads text only"))
-        } else {
-            chat_context
+        let capabilities = session.capabilities();
+        let chat_context = match chat_context.media_reader() {
+            Some(reader) if capabilities.media.images => {
+                let room = MediaRoom {
+                    item: capabilities.media_positions,
+                    prompt: capabilities.max_context.min(session.memory().kv_capacity),
+                };
+                chat_context.with_media(reader.clone().with_room(room))
+            }
+            Some(_) => {
+                let device = &capabilities.device;
+                chat_context.without_media(format!("the session on {device} reads text only"))
+            }
+            None => chat_context,
         };
         let engine = Engine::start(session, Some(tokenizer), options)?;
         Ok(Self {

@@ -4,7 +4,7 @@ use std::thread;
 
 use loquat_engine::EngineOptions;
 use loquat_session::SessionOptions;
-use loquat_store::{FileKind, ModelQuery, Store, StoreOptions};
+use loquat_store::{FileKind, MmprojQuery, ModelQuery, Store, StoreOptions};
 use loquat_text::ChatTemplate;
 use loquat_text::format::FormatOverrides;
 
@@ -36,10 +36,35 @@ pub struct ModelOptions {
     pub store: StoreOptions,
     /// Which files to use if the model comes in several formats.
     pub kind: Option<FileKind>,
+    /// The vision tower of a GGUF model.
+    pub mmproj: MmprojOption,
     /// Replaces the model's own chat template.
     pub template: Option<ChatTemplate>,
     /// Adapters of all requests that name none; they add up. The session gets room for them.
     pub adapters: Vec<AdapterFile>,
+}
+
+/// Which vision tower a GGUF model gets. Models of other formats contain their own.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum MmprojOption {
+    /// An `mmproj` file next to the model or in its repository, if there is one.
+    #[default]
+    Auto,
+    /// None: the model reads text only. This applies to models of all formats.
+    Off,
+    /// A file, or `owner/name:file` or `owner/name` on the hub.
+    Reference(String),
+}
+
+impl MmprojOption {
+    /// The option as a part of a query.
+    pub fn query(&self) -> MmprojQuery<'_> {
+        match self {
+            Self::Auto => MmprojQuery::Auto,
+            Self::Off => MmprojQuery::Off,
+            Self::Reference(reference) => MmprojQuery::Reference(reference),
+        }
+    }
 }
 
 impl ModelOptions {
@@ -73,13 +98,18 @@ impl ModelOptions {
             engine,
             store,
             kind,
+            mmproj,
             template,
             adapters,
         } = self;
         // Before a download that an unusable backend would waste.
         let backend = backend.resolve()?;
         let store = Store::open(store)?;
-        let wanted = ModelQuery { reference, kind };
+        let wanted = ModelQuery {
+            reference,
+            kind,
+            mmproj: mmproj.query(),
+        };
         let located = store.locate(&wanted, &mut DownloadProgress::new(&mut progress))?;
         let files = ModelFiles::open(&located)?;
         let chat_context = files.chat_context(template, FormatOverrides::default())?;

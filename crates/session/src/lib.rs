@@ -3,7 +3,7 @@
 //!
 //! A session owns the weights and all KV state on its device. No tensor type crosses this
 //! seam, so a backend may be eager, hand-written or compiled. The modules `limits`, `loading`,
-//! `sequences` and `transfer` are shared code for backends, not part of the contract. Scheduling,
+//! `sequences`, `tower` and `transfer` are shared code for backends, not part of the contract. Scheduling,
 //! sampling, text and files belong to other crates; nothing here blocks on I/O or knows JSON.
 #![deny(missing_docs)]
 
@@ -20,6 +20,7 @@ pub mod media;
 mod plan;
 mod sampled_positions;
 pub mod sequences;
+pub mod tower;
 pub mod transfer;
 
 pub use adapter::{AdapterId, AdapterLimits, AppliedAdapter};

@@ -102,10 +102,13 @@ impl MediaSizes {
             vision.feature_len(spec.hidden_size)
         });
         let side = vision.map_or(1, |vision| vision.projector.merged_side());
+        let fixed = vision.and_then(|vision| vision.fixed_patches());
         Self {
             bytes_per_position: (features * value_bytes) as u64,
             positions,
-            max_patches: positions.saturating_mul(side * side).min(MAX_PATCHES),
+            max_patches: positions
+                .saturating_mul(side * side)
+                .min(fixed.unwrap_or(MAX_PATCHES)),
             attention: spec.media_attention(),
         }
     }

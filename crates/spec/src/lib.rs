@@ -44,5 +44,5 @@ pub use vision::{
     PatchOrder, PatchPositions, PatchRope, PatchRopeLayout, PatchSpan, PixelInput, Projector,
     ProjectorStep, Sampling, VisionBlock, VisionSpec,
 };
-pub use vision_naming::{VisionNaming, canonical_name as vision_tensor_name};
+pub use vision_naming::{StepName, VisionNaming, canonical_name as vision_tensor_name};
 pub use vision_roles::{BlockHalf, ClampBound, StepTensor, VisionRole};

@@ -132,6 +132,14 @@ pub struct Yarn {
 }
 
 impl Rope {
+    /// With sections in turn instead of one after another, if there are any.
+    pub(crate) fn with_alternating_sections(mut self) -> Self {
+        if let Some(sections) = &mut self.sections {
+            sections.order = SectionOrder::Alternating;
+        }
+        self
+    }
+
     pub fn plain(theta: f32, dims: usize) -> Self {
         Self {
             theta,

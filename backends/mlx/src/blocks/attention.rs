@@ -15,7 +15,7 @@ use std::ops::Range;
 use loquat_session::OpenError;
 use loquat_spec::{Attention as Spec, KvSource, LayerRole, Reach};
 
-use crate::array::{Array, Fused, Mask, Ops};
+use crate::array::{Array, Fused, Mask, Ops, slice_axis};
 use crate::error::MlxError;
 use crate::linear::{JoinedLinear, Linear};
 use crate::loader::LayerLoader;
@@ -23,7 +23,7 @@ use crate::norm::{Norm, Rope};
 use crate::step::{Group, Step};
 
 use heads::HeadNorm;
-pub use heads::{from_heads, slice_axis, to_heads};
+pub use heads::{from_heads, to_heads};
 
 pub struct Attention {
     spec: Spec,
@@ -160,7 +160,7 @@ impl Attention {
             heads = norm.apply(ops, group, &heads, spec.heads)?;
         }
         if let Some(rope) = &self.rope {
-            heads = rope.rotate(ops, &heads, &group.offsets)?;
+            heads = step.rotate(group, rope, &heads)?;
         }
         if let Some(norm) = after {
             heads = norm.apply(ops, group, &heads, spec.heads)?;
@@ -286,7 +286,9 @@ impl Attention {
         let start = step.rows[step.kv_batches[kv_batch].rows.start].start;
         let positions = start..start + queries.dim(2) as usize;
         let (seen, view) = visible_keys(self.spec.reach, positions.clone());
+        let ahead = step.mask_ahead(kv_batch, seen.clone(), self.spec.reach)?;
         let mask = match view {
+            _ if ahead.is_some() => ahead,
             View::Everything => None,
             // MLX's causal mask works only in its own attention.
             View::Causal if self.softcap.is_none() => None,

@@ -93,12 +93,11 @@ impl Function {
                 Some(Fused::GeluTanh),
                 Vec::new(),
             ),
-            // Only vision towers have it, and this backend runs none yet.
-            Activation::QuickGelu => {
-                return Err(MlxError(
-                    "the activation `quick_gelu` is not implemented".into(),
-                ));
-            }
+            Activation::QuickGelu => (
+                Some(Fused::QuickGeluTimes),
+                Some(Fused::QuickGelu),
+                Vec::new(),
+            ),
             Activation::Relu => (None, Some(Fused::Relu), Vec::new()),
             Activation::Relu2 => (None, Some(Fused::Relu2), Vec::new()),
             Activation::ClampedSwiglu { alpha, limit } => (
@@ -124,7 +123,8 @@ impl Function {
         ops.fused(times, &inputs)
     }
 
-    fn alone(&self, ops: &Ops, x: &Array) -> Result<Array, MlxError> {
+    /// `activation(x)`
+    pub fn alone(&self, ops: &Ops, x: &Array) -> Result<Array, MlxError> {
         match self.alone {
             Some(alone) => ops.fused(alone, &[x]),
             None => Err(MlxError("this activation needs two inputs".to_owned())),

@@ -9,8 +9,8 @@ mod tests;
 use loquat_session::OpenError;
 use loquat_spec::{LatentAttention as Spec, LayerRole, Reach};
 
-use super::attention::{from_heads, slice_axis, to_heads};
-use crate::array::{Array, Mask, Ops};
+use super::attention::{from_heads, to_heads};
+use crate::array::{Array, Mask, Ops, slice_axis};
 use crate::error::MlxError;
 use crate::linear::{JoinedLinear, Linear, Stack};
 use crate::loader::LayerLoader;
@@ -83,7 +83,7 @@ impl Latent {
     }
 
     /// Each head's query in the space of the latents: [rows, heads, tokens, latent + rope].
-    fn absorb(&self, step: &Step, group: &Group, query: &Array) -> Result<Array, MlxError> {
+    fn absorb(&self, step: &mut Step, group: &Group, query: &Array) -> Result<Array, MlxError> {
         let (ops, spec) = (step.ops, &self.spec);
         let query_dim = spec.nope_dim + spec.rope_dim;
         let query = to_heads(ops, group, &step.group_part(group, query)?, query_dim)?;
@@ -91,13 +91,13 @@ impl Latent {
         let absorbed = self.key_absorb.apply_each(ops, &by_head(ops, &plain)?)?;
         let absorbed = by_row(ops, group, &absorbed)?;
         let turned = slice_axis(ops, &query, 3, spec.nope_dim..query_dim)?;
-        ops.concatenate(&[&absorbed, &self.rotate(ops, group, turned)?], 3)
+        ops.concatenate(&[&absorbed, &self.rotate(step, group, turned)?], 3)
     }
 
     /// The cache entry of each token, [rows, 1, tokens, latent + rope].
     fn cache_entries(
         &self,
-        step: &Step,
+        step: &mut Step,
         group: &Group,
         latent: &Array,
         rope_key: &Array,
@@ -115,12 +115,12 @@ impl Latent {
             &step.group_part(group, rope_key)?,
             spec.rope_dim,
         )?;
-        ops.concatenate(&[&latent, &self.rotate(ops, group, rope_key)?], 3)
+        ops.concatenate(&[&latent, &self.rotate(step, group, rope_key)?], 3)
     }
 
-    fn rotate(&self, ops: &Ops, group: &Group, heads: Array) -> Result<Array, MlxError> {
+    fn rotate(&self, step: &mut Step, group: &Group, heads: Array) -> Result<Array, MlxError> {
         match &self.rope {
-            Some(rope) => rope.rotate(ops, &heads, &group.offsets),
+            Some(rope) => step.rotate(group, rope, &heads),
             None => Ok(heads),
         }
     }
@@ -147,7 +147,7 @@ impl Latent {
             let ends = step.rows[rows.clone()].iter().map(|row| row.start);
             let end = ends.max().unwrap_or(0) + group.tokens;
             let row_mask = if step.kv_batches[kv_batch].is_aligned() {
-                None
+                step.mask_ahead(kv_batch, 0..end, Reach::All)?
             } else {
                 Some(step.kv_batch_mask(kv_batch, end, Reach::All)?)
             };

@@ -25,6 +25,7 @@ use crate::step::Step;
 use attention::Attention;
 use delta_rule::DeltaRule;
 use dense::Dense;
+pub use dense::Function;
 use experts::Experts;
 use latent::Latent;
 use mamba2::Mamba2;

@@ -172,7 +172,7 @@ fn report_lists_each_format() {
         (Dtype::Q6K, Type::F16, "f16, decoded"),
     ];
     for (dtype, to, kept) in cases {
-        let notes = report(&testing::weights(300, 256, |_| dtype), to);
+        let notes = report(&testing::weights(300, 256, |_| dtype), to, |_| true);
         let texts: Vec<_> = notes
             .iter()
             .map(|note| (&*note.format, &*note.stored))
@@ -187,7 +187,7 @@ fn report_starts_with_largest_format() {
         Role::Layer(_, LayerRole::Value) => Dtype::Q6K,
         _ => Dtype::Q4K,
     });
-    let notes = report(&mixed, Type::F16);
+    let notes = report(&mixed, Type::F16, |_| true);
     let formats: Vec<&str> = notes.iter().map(|note| note.format.as_str()).collect();
     assert_eq!(formats, ["Q4_K", "Q6_K"]);
 }
@@ -201,6 +201,6 @@ fn report_names_rounded_scales() {
         (Type::F32, "unchanged, scales in f32"),
     ];
     for (dtype, kept) in cases {
-        assert_eq!(report(&source.weights, dtype)[0].stored, kept);
+        assert_eq!(report(&source.weights, dtype, |_| true)[0].stored, kept);
     }
 }

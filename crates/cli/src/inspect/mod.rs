@@ -295,8 +295,11 @@ fn vision_rows(model: &ModelFiles, plan: &Plan) -> Vec<(&'static str, String)> {
     };
     let positions = plan.memory.media_capacity;
     let media = plan.memory.media_bytes_per_position * positions as u64;
+    let file = model.checkpoint.mmproj();
+    let file = file.map(|path| path.display().to_string());
     vec![
         ("vision tower", describe::vision(vision)),
+        ("tower's file", file.unwrap_or_default()),
         ("processor", processor),
         (
             "encoded media",
@@ -321,6 +324,7 @@ fn vision_json(model: &ModelFiles, plan: &Plan) -> Value {
     };
     json!({
         "tower": describe::vision(vision),
+        "file": model.checkpoint.mmproj(),
         "layers": vision.layers.len(),
         "hidden_size": vision.hidden_size,
         "patch_size": vision.patch.side,

@@ -141,6 +141,10 @@ const CHECKS: &[(&str, Check)] = &[
         media::batched_equals_single,
     ),
     (
+        "greedy tokens after media have the largest logits",
+        media::greedy_after_media,
+    ),
+    (
         "forks inside and after media equal fresh sequences",
         media::fork_equals_fresh,
     ),

@@ -62,6 +62,10 @@ mod vision;
 
 use serde_json::json;
 
+pub use vision::mmproj::{
+    DescribedMmproj, MMPROJ_ARCHITECTURE, MmprojOrder, from_mmproj, mmproj_projectors,
+};
+
 use crate::config::{Config, GgufConfig, GgufHeader};
 use crate::error::SpecError;
 use crate::facts::{ConfigExport, FamilyFacts};

@@ -326,6 +326,7 @@ impl Session for FakeSession {
 
     fn encode(&mut self, media: &Media) -> Result<MediaHandle, SessionError> {
         let (layout, features) = media::encode(media, &self.options)?;
+        self.advance_clock(self.options.cost.encode);
         let handle = self.sequences.add_media(layout)?;
         let stored = &mut self.sequences.storage_mut().media;
         stored.insert(handle.id, features);

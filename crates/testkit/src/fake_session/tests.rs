@@ -196,6 +196,7 @@ fn steps_move_the_virtual_clock() {
             row: Duration::from_millis(100),
             token: Duration::from_millis(1),
             depth: Duration::from_millis(1024),
+            ..Cost::default()
         },
         faults: vec![(2, Fault::Fail)],
         ..FakeOptions::default()

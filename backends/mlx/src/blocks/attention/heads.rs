@@ -5,7 +5,7 @@ use std::ops::Range;
 use loquat_session::OpenError;
 use loquat_spec::{Attention as Spec, KvSource, LayerRole, QkSpan};
 
-use crate::array::{Array, Ops};
+use crate::array::{Array, Ops, slice_axis};
 use crate::error::MlxError;
 use crate::loader::LayerLoader;
 use crate::norm::Norm;
@@ -28,23 +28,6 @@ pub fn from_heads(ops: &Ops, heads: &Array) -> Result<Array, MlxError> {
         return ops.reshape(heads, &[-1, width]);
     }
     ops.reshape(&ops.transpose(heads, &[0, 2, 1, 3])?, &[-1, width])
-}
-
-/// A range of one dimension.
-pub fn slice_axis(
-    ops: &Ops,
-    x: &Array,
-    axis: usize,
-    range: Range<usize>,
-) -> Result<Array, MlxError> {
-    let mut stop = x.shape();
-    let (first, end) = (range.start as i32, range.end as i32);
-    if first == 0 && end == stop[axis] {
-        return Ok(x.clone());
-    }
-    let mut start = vec![0; stop.len()];
-    (start[axis], stop[axis]) = (first, end);
-    ops.slice(x, &start, &stop)
 }
 
 /// Over queries and, if the layer has its own, over keys below them.

@@ -55,6 +55,7 @@ pub fn rope(ops: &Ops, pairs: RopePairs) -> Rope {
         pairs,
         periods: vector(ops, &FREQUENCIES.map(f32::recip)),
         factors: None,
+        sectioned: None,
     }
 }
 
