@@ -319,12 +319,11 @@ impl OutputTask<'_> {
             return;
         };
         if width == LANES {
+            let at = (start + rows.start) * cols + tile * LANES;
             // SAFETY: this task alone writes these columns of these rows, and all exist.
+            let first = unsafe { self.product.output(at) };
             let out = PlainOut {
-                start: unsafe {
-                    self.product
-                        .output((start + rows.start) * cols + tile * LANES)
-                },
+                start: first,
                 stride: cols,
             };
             // SAFETY: as above.

@@ -549,12 +549,15 @@ fn for_rows(
     });
 }
 
+/// Merges a token's row of one buffer with its row of another.
+type MergeRows<'a> = dyn Fn(usize, &mut [f32], &mut [f32]) + Sync + 'a;
+
 /// Calls `merge` with each token and its row of the two buffers, in parallel.
 fn for_row_pairs(
     pool: &mut Pool,
     (tokens, width): (usize, usize),
     [into, from]: [&mut Buffer<f32>; 2],
-    merge: &(dyn Fn(usize, &mut [f32], &mut [f32]) + Sync),
+    merge: &MergeRows<'_>,
 ) {
     let (into, from) = (SharedMut::new(into), SharedMut::new(from));
     for_tokens(pool, tokens, width, &|token| {

@@ -229,14 +229,15 @@ fn as_gguf(adapter: &Copied, heads: [usize; 2], metadata: &[(&str, Value)]) -> V
             if is_b { 'b' } else { 'a' }
         );
         let rows = tensor.rows();
-        let from = |row: usize| match is_b && *heads > 0 {
-            // A head's halves become neighbours.
-            true => {
+        let from = |row: usize| {
+            if is_b && *heads > 0 {
+                // A head's halves become neighbours.
                 let dim = rows / heads;
                 let (head, at) = (row / dim, row % dim);
                 head * dim + at / 2 + at % 2 * (dim / 2)
+            } else {
+                row
             }
-            false => row,
         };
         let bytes = (0..rows).flat_map(|row| tensor.row(from(row)).unwrap().to_vec());
         let data = Blob::from_vec(bytes.collect());

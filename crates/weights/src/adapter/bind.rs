@@ -219,9 +219,10 @@ impl<'a> AdapterBinder<'a> {
         }
         let (count, total) = (slot.kind.count(), slot.layout.total);
         let turned = slot.layout.orientation == Orientation::PartColumns;
-        let (rows, cols) = match turned {
-            true => (slot.kind.cols(), slot.kind.rows()),
-            false => (slot.kind.rows(), slot.kind.cols()),
+        let (rows, cols) = if turned {
+            (slot.kind.cols(), slot.kind.rows())
+        } else {
+            (slot.kind.rows(), slot.kind.cols())
         };
         let in_tensor = if slot.names.len() == count { 1 } else { count };
         // A stack in one tensor of two dimensions has one pair of factors for all.
@@ -346,9 +347,10 @@ impl<'a> AdapterBinder<'a> {
                 };
                 (role, (0..size).map(row).collect())
             };
-            match gated {
-                true => vec![of(LayerRole::ExpertGate, 0), of(LayerRole::ExpertUp, size)],
-                false => vec![of(LayerRole::ExpertUp, 0)],
+            if gated {
+                vec![of(LayerRole::ExpertGate, 0), of(LayerRole::ExpertUp, size)]
+            } else {
+                vec![of(LayerRole::ExpertUp, 0)]
             }
         } else if (b.rows(), a.cols()) == (down.kind.rows(), down.kind.cols()) {
             vec![(LayerRole::ExpertDown, (0..b.rows()).collect())]

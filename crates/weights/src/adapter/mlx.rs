@@ -125,9 +125,10 @@ impl Context<'_> {
         let b = parts.b.as_ref().ok_or_else(|| missing("lora_b"))?;
         let magnitude = parts.magnitude.as_ref().map(values).transpose()?;
         if self.dora != magnitude.is_some() && a.shape.len() == 2 {
-            return Err(match self.dora {
-                true => missing("m, which the type dora requires"),
-                false => format!("`{module}` has magnitudes, but the type is lora"),
+            return Err(if self.dora {
+                missing("m, which the type dora requires")
+            } else {
+                format!("`{module}` has magnitudes, but the type is lora")
             });
         }
         let layer = module
@@ -143,9 +144,12 @@ impl Context<'_> {
         let is_embedding = self.targets.is_embedding(&target);
         // Of experts, one for each, not transposed.
         let is_stack = a.shape.len() == 3;
-        let turned = |factor: Factor| match is_stack {
-            true => Arc::new(factor),
-            false => Arc::new(factor.transposed()),
+        let turned = |factor: Factor| {
+            if is_stack {
+                Arc::new(factor)
+            } else {
+                Arc::new(factor.transposed())
+            }
         };
         let (a, b) = (factors(a)?, factors(b)?);
         let (a, b): (Vec<_>, Vec<_>) = if is_embedding {

@@ -318,18 +318,20 @@ fn low_rank(lora: &Arc<LoraConfig>, module: &str, parts: &Module) -> Result<Chan
         ));
     }
     if lora.dora != magnitude.is_some() {
-        return Err(match lora.dora {
-            true => missing("lora_magnitude_vector, which `use_dora` requires"),
-            false => format!("`{module}` has magnitudes, but `use_dora` is false"),
+        return Err(if lora.dora {
+            missing("lora_magnitude_vector, which `use_dora` requires")
+        } else {
+            format!("`{module}` has magnitudes, but `use_dora` is false")
         });
     }
     if parts.is_embedding && magnitude.is_some() {
         return Err(format!("`{module}`: DoRA of an embedding is not supported"));
     }
     // An embedding's factors are those of its transposed table.
-    let (a, b) = match parts.is_embedding {
-        true => (b.transposed(), a.transposed()),
-        false => (a, b),
+    let (a, b) = if parts.is_embedding {
+        (b.transposed(), a.transposed())
+    } else {
+        (a, b)
     };
     Ok(Change::LowRank(LowRankChange {
         target: format!("{module}.weight"),
