@@ -41,7 +41,7 @@ impl StepAdapters {
     }
 
     /// The adapters of a group's tokens.
-    pub fn of(&self, group: Option<usize>) -> &[Applied] {
+    pub fn for_group(&self, group: Option<usize>) -> &[Applied] {
         group.map_or(&[], |group| &self.applied[self.groups[group].clone()])
     }
 }
@@ -168,7 +168,7 @@ fn split_replaced<'s>(
     let mut split = Products::new();
     let replaced = |product: &Product, run: &Run| {
         let slot = product.slot()?;
-        let mut applied = adapters.of(Some(run.group)).iter();
+        let mut applied = adapters.for_group(Some(run.group)).iter();
         applied.find_map(|applied| applied.adapter.replaced(slot))
     };
     let any = |product: &Product| {

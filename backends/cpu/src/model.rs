@@ -263,7 +263,7 @@ pub struct Vector {
 
 impl Vector {
     /// The values for a token with these adapters.
-    pub fn of<'a>(&'a self, applied: &'a [Applied]) -> &'a [f32] {
+    pub fn adapted<'a>(&'a self, applied: &'a [Applied]) -> &'a [f32] {
         let replaced = |applied: &'a Applied| applied.adapter.vector(self.slot);
         applied.iter().find_map(replaced).unwrap_or(&self.values)
     }

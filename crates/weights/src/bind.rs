@@ -303,7 +303,7 @@ pub(crate) struct FileShape {
 
 impl FileShape {
     /// Of a tensor with `members` of the slot's matrices.
-    pub(crate) fn of(slot: &Slot, members: usize) -> Self {
+    pub(crate) fn for_slot(slot: &Slot, members: usize) -> Self {
         let (rows, cols, total) = (slot.kind.rows(), slot.kind.cols(), slot.layout.total);
         let (rows, cols) = match slot.layout.orientation {
             Orientation::Rows => (total, cols),
@@ -412,7 +412,7 @@ impl<'a> Binder<'a> {
             return Ok(storage.map(|storage| (storage, Orientation::Rows)));
         }
         let orientation = slot.layout.orientation;
-        let shape = FileShape::of(slot, members);
+        let shape = FileShape::for_slot(slot, members);
         let storage = match self.quantized(name) {
             Some((module, quantization)) => {
                 let mode = quantization.mode_of(module);

@@ -109,7 +109,7 @@ impl<T: KvElement> Forward<'_, T> {
                 unsafe {
                     let gate = gate.slice(at, part.len());
                     let mixed = mixed.slice(at, part.len());
-                    let bias = bias.map(|bias| bias.of(plan.applied(token)));
+                    let bias = bias.map(|bias| bias.adapted(plan.applied(token)));
                     add(gate, bias.map(|bias| &bias[part]));
                     (kernels.sigmoid_gate)(mixed, gate);
                 }
@@ -127,7 +127,10 @@ impl AttentionWeights {
         rotate: impl Fn(&mut [f32]),
     ) {
         let spec = &self.spec;
-        add(query, self.query_bias.as_ref().map(|bias| bias.of(applied)));
+        add(
+            query,
+            self.query_bias.as_ref().map(|bias| bias.adapted(applied)),
+        );
         let norm = self.query_norm.as_ref().map(|norm| norm.adapted(applied));
         let norm = spec.qk_norm.as_ref().zip(norm);
         prepare_heads(kernels, query, spec.head_dim, norm, rotate);
@@ -144,11 +147,17 @@ impl AttentionWeights {
         rotate: impl Fn(&mut [f32]),
     ) {
         let spec = &self.spec;
-        add(key, self.key_bias.as_ref().map(|bias| bias.of(applied)));
+        add(
+            key,
+            self.key_bias.as_ref().map(|bias| bias.adapted(applied)),
+        );
         if spec.kv == KvSource::KeyIsValue {
             value.copy_from_slice(key);
         } else {
-            add(value, self.value_bias.as_ref().map(|bias| bias.of(applied)));
+            add(
+                value,
+                self.value_bias.as_ref().map(|bias| bias.adapted(applied)),
+            );
         }
         let norm = self.key_norm.as_ref().map(|norm| norm.adapted(applied));
         let norm = spec.qk_norm.as_ref().zip(norm);

@@ -111,7 +111,7 @@ impl DenseWeights {
         up: &mut [f32],
     ) {
         let bias = |values: &mut [f32], bias: &Option<Vector>| {
-            let bias = bias.as_ref().map(|bias| bias.of(applied));
+            let bias = bias.as_ref().map(|bias| bias.adapted(applied));
             add(values, bias.map(|bias| &bias[part.clone()]));
         };
         match &self.gate {

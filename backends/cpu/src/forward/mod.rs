@@ -102,7 +102,7 @@ impl<T> Plan<T> {
 
     /// The adapters of a token.
     fn applied(&self, token: usize) -> &[Applied] {
-        self.adapters.of(self.tokens[token].group)
+        self.adapters.for_group(self.tokens[token].group)
     }
 
     /// A level of a token's features, if it has that level.
@@ -233,7 +233,7 @@ impl<T: KvElement> Forward<'_, T> {
             // SAFETY: each task writes its own part of a token's logits.
             let logits = unsafe { out.slice(token * vocab + part.start, part.len()) };
             let applied = plan.applied(tokens[token]);
-            let bias = model.head_bias.as_ref().map(|bias| bias.of(applied));
+            let bias = model.head_bias.as_ref().map(|bias| bias.adapted(applied));
             add(logits, bias.map(|bias| &bias[part]));
             scale(logits, model.head_scale);
             if let Some(cap) = model.softcap {
@@ -575,7 +575,7 @@ fn for_row_pairs(
 /// Applies bias, scale and norm to a branch's output.
 fn finish(branch: &Branch, kernels: &Kernels, applied: &[Applied], output: &mut [f32]) {
     if let Some(Output { bias, .. }) = &branch.inner.output {
-        add(output, bias.as_ref().map(|bias| bias.of(applied)));
+        add(output, bias.as_ref().map(|bias| bias.adapted(applied)));
     }
     scale(output, branch.output_scale);
     if let Some(norm) = &branch.post_norm {

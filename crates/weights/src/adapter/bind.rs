@@ -416,7 +416,7 @@ impl<'a> AdapterBinder<'a> {
         }
         let count = slot.kind.count();
         let in_tensor = if slot.names.len() == count { 1 } else { count };
-        let shape = FileShape::of(slot, in_tensor);
+        let shape = FileShape::for_slot(slot, in_tensor);
         if !shape.matches(&tensor.shape) {
             let (found, expected) = (&tensor.shape, shape.dims());
             return Err(format!("`{name}` is {found:?}, must be {expected:?}"));

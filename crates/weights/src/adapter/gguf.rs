@@ -84,7 +84,7 @@ fn check(metadata: &Metadata, base: &AdapterBase) -> Result<f64, AdapterFault> {
     let architectures = base.spec.gguf_architectures();
     if !architectures.contains(&architecture) {
         let expected = match architectures.as_slice() {
-            [] => format!("of {}, which has no GGUF form", base.spec.family),
+            [] => "that of a model which has a GGUF form".to_owned(),
             all => format!("{}, as the model's", all.join(" or ")),
         };
         return Err(AdapterFault::field(
