@@ -14,10 +14,14 @@
 use std::cell::RefCell;
 use std::ops::Range;
 
+use super::attend_codes::QueryTile;
+use super::code_register::CodeRegister;
+use super::element::{KvElement, PlainElement};
 use super::float::{CHAINS, exp, fold, fold_max, softcap};
+use super::kv_codes::CodeSpan;
+use super::page::PagePtr;
 use super::register::Register;
-use super::{KvElement, LANES, PAGE};
-use crate::page::PagePtr;
+use super::{LANES, PAGE};
 
 /// The most queries at once: as many as have room for their sums in 32 registers.
 pub const MAX_QUERIES: usize = 6;
@@ -29,6 +33,8 @@ pub const PIECE: usize = 8 * PAGE;
 thread_local! {
     /// A piece's output before it is joined, kept so that a step need not allocate.
     static LATER: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+    /// Queries in whole numbers.
+    static QUERIES: RefCell<Vec<QueryTile>> = const { RefCell::new(Vec::new()) };
 }
 
 /// The pieces that some positions lie in.
@@ -41,41 +47,55 @@ pub fn piece_len(value_dim: usize) -> usize {
     value_dim.next_multiple_of(LANES) + LANES
 }
 
-/// Where one head's keys and values lie in a page: keys as `[head_dim][PAGE]`, so that a
-/// register holds many tokens, values as `[PAGE][value_dim]`, and the scales of both, if the
-/// format has them, as `[PAGE]`.
+/// One head's keys and values.
 #[derive(Clone, Copy)]
 pub struct HeadPages<'a, T> {
     /// The sequence's pages, oldest first.
     pub pages: &'a [PagePtr<T>],
+    pub layout: HeadLayout,
+}
+
+/// Where one head's keys and values lie in a page. Floats: keys as `[key_dim][PAGE]`, so that a
+/// register holds many tokens, and values as `[PAGE][value_dim]`.
+#[derive(Debug, Clone, Copy, Default, PartialEq)]
+pub struct HeadLayout {
     pub keys: usize,
-    /// `None`: the values are the keys' first dimensions.
+    pub key_dim: usize,
+    /// `None`: the values are the keys' first dimensions, which codes do not support.
     pub values: Option<usize>,
-    pub key_scales: usize,
-    pub value_scales: usize,
+    pub value_dim: usize,
+    /// If elements are bytes of codes.
+    pub codes: Option<HeadCodes>,
+}
+
+/// How a head's keys and values are coded.
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct HeadCodes {
+    pub key: CodeSpan,
+    pub value: CodeSpan,
+    /// Values whose softmax weight is certainly smaller are skipped.
+    pub skip_below: f32,
 }
 
 /// One page's share of a head.
 struct HeadPage<'a, T> {
     keys: &'a [T],
     values: Option<&'a [T]>,
-    /// Of keys and of values, if the format has them.
-    scales: Option<[&'a [f32; PAGE]; 2]>,
 }
 
-impl<T: KvElement> HeadPages<'_, T> {
+impl<T: PlainElement> HeadPages<'_, T> {
     #[inline(always)]
     fn page(&self, page: usize, head_dim: usize, value_dim: usize) -> HeadPage<'_, T> {
         let page = &self.pages[page];
         // SAFETY: the step has written its tokens and waited for all threads before any of them
         // attends, pages live as long as the cache, and the offsets are the layout's own.
         unsafe {
-            let values = self.values;
             HeadPage {
-                keys: page.slice(self.keys, head_dim * PAGE),
-                values: values.map(|at| page.slice(at, value_dim * PAGE)),
-                scales: T::SCALED
-                    .then(|| [self.key_scales, self.value_scales].map(|at| page.scales(at))),
+                keys: page.slice(self.layout.keys, head_dim * PAGE),
+                values: self
+                    .layout
+                    .values
+                    .map(|at| page.slice(at, value_dim * PAGE)),
             }
         }
     }
@@ -199,10 +219,21 @@ impl Softmax {
 
 /// Attention over everything that each query sees, or over one piece of it.
 #[inline(always)]
-pub(super) fn attend<R: Register, T: KvElement>(args: &AttendArgs<T>, queries: &mut [AttendQuery]) {
-    // As many at once as the register has room for; a `const` condition keeps the compiler from
-    // generating the others. The rest follow one by one.
-    let width = queries.len().clamp(1, R::QUERIES);
+pub(super) fn attend<R: CodeRegister, T: KvElement>(
+    args: &AttendArgs<T>,
+    queries: &mut [AttendQuery],
+) {
+    // As many at once as the register has room for, in groups of the same size; a `const` condition
+    // keeps the compiler from generating the others. The rest follow one by one.
+    let most = if T::QUERIES < R::QUERIES {
+        T::QUERIES
+    } else {
+        R::QUERIES
+    };
+    let width = queries
+        .len()
+        .div_ceil(queries.len().div_ceil(most).max(1))
+        .max(1);
     let grouped = if width > 1 {
         queries.len() - queries.len() % width
     } else {
@@ -210,11 +241,13 @@ pub(super) fn attend<R: Register, T: KvElement>(args: &AttendArgs<T>, queries: &
     };
     let (groups, rest) = queries.split_at_mut(grouped);
     match width {
-        2 if const { R::QUERIES >= 2 } => attend_all::<R, T, 2>(args, groups),
-        3 if const { R::QUERIES >= 3 } => attend_all::<R, T, 3>(args, groups),
-        4 if const { R::QUERIES >= 4 } => attend_all::<R, T, 4>(args, groups),
-        5 if const { R::QUERIES >= 5 } => attend_all::<R, T, 5>(args, groups),
-        MAX_QUERIES if const { R::QUERIES >= 6 } => attend_all::<R, T, MAX_QUERIES>(args, groups),
+        2 if const { R::QUERIES >= 2 && T::QUERIES >= 2 } => attend_all::<R, T, 2>(args, groups),
+        3 if const { R::QUERIES >= 3 && T::QUERIES >= 3 } => attend_all::<R, T, 3>(args, groups),
+        4 if const { R::QUERIES >= 4 && T::QUERIES >= 4 } => attend_all::<R, T, 4>(args, groups),
+        5 if const { R::QUERIES >= 5 && T::QUERIES >= 5 } => attend_all::<R, T, 5>(args, groups),
+        MAX_QUERIES if const { R::QUERIES >= 6 && T::QUERIES >= 6 } => {
+            attend_all::<R, T, MAX_QUERIES>(args, groups)
+        }
         _ => {}
     }
     attend_all::<R, T, 1>(args, rest);
@@ -222,7 +255,7 @@ pub(super) fn attend<R: Register, T: KvElement>(args: &AttendArgs<T>, queries: &
 
 /// `N` at a time; the number of queries must be a multiple.
 #[inline(always)]
-fn attend_all<R: Register, T: KvElement, const N: usize>(
+fn attend_all<R: CodeRegister, T: KvElement, const N: usize>(
     args: &AttendArgs<T>,
     queries: &mut [AttendQuery],
 ) {
@@ -232,13 +265,14 @@ fn attend_all<R: Register, T: KvElement, const N: usize>(
 }
 
 #[inline(always)]
-fn attend_few<R: Register, T: KvElement, const N: usize>(
+fn attend_few<R: CodeRegister, T: KvElement, const N: usize>(
     args: &AttendArgs<T>,
     queries: &mut [AttendQuery; N],
 ) {
     let value_dim = args.value_dim;
-    let visible = VisibleQueries {
-        queries: queries.each_ref().map(|query| query.query),
+    let mut room = QUERIES.take();
+    let visible = VisibleQueries::<T, N> {
+        queries: T::prepare(queries.each_ref().map(|query| query.query), &mut room),
         seen: queries.each_ref().map(|query| query.seen.clone()),
     };
     let range = match args.piece {
@@ -270,6 +304,7 @@ fn attend_few<R: Register, T: KvElement, const N: usize>(
         }
     }
     LATER.set(later);
+    QUERIES.set(room);
     for (query, softmax) in queries.iter_mut().zip(softmaxes) {
         if args.piece.is_some() {
             let end = value_dim.next_multiple_of(LANES);
@@ -297,12 +332,12 @@ pub(super) fn join_pieces(answers: &[f32], sink: Option<f32>, out: &mut [f32]) {
 }
 
 /// A call's queries and their visible positions.
-struct VisibleQueries<'a, const N: usize> {
-    queries: [&'a [f32]; N],
+struct VisibleQueries<'a, T: KvElement, const N: usize> {
+    queries: [T::Query<'a>; N],
     seen: [Range<usize>; N],
 }
 
-impl<const N: usize> VisibleQueries<'_, N> {
+impl<T: KvElement, const N: usize> VisibleQueries<'_, T, N> {
     /// The pieces that any of them sees.
     fn pieces(&self) -> Range<usize> {
         let all = self.seen.iter().map(pieces);
@@ -313,9 +348,9 @@ impl<const N: usize> VisibleQueries<'_, N> {
 
 /// One piece's softmaxes; what they mix, not yet divided by its total, goes to `outs`.
 #[inline(always)]
-fn attend_piece<R: Register, T: KvElement, const N: usize>(
+fn attend_piece<R: CodeRegister, T: KvElement, const N: usize>(
     args: &AttendArgs<T>,
-    visible: &VisibleQueries<N>,
+    visible: &VisibleQueries<T, N>,
     piece: usize,
     mut outs: [&mut [f32]; N],
 ) -> [Softmax; N] {
@@ -365,71 +400,77 @@ fn within(seen: &Range<usize>, page: usize) -> Range<usize> {
 }
 
 /// Queries that see the same of a page.
-pub struct PageStep<'a, T, const N: usize> {
-    args: &'a AttendArgs<'a, T>,
-    queries: [&'a [f32]; N],
-    page: usize,
-    seen: Range<usize>,
+pub struct PageStep<'a, 'q, T: KvElement, const N: usize> {
+    pub(super) args: &'a AttendArgs<'a, T>,
+    pub(super) queries: [T::Query<'q>; N],
+    pub(super) page: usize,
+    pub(super) seen: Range<usize>,
 }
 
-impl<T: KvElement, const N: usize> PageStep<'_, T, N> {
+impl<T: KvElement, const N: usize> PageStep<'_, '_, T, N> {
     #[inline(always)]
-    pub fn run<R: Register>(&self, softmaxes: &mut [Softmax; N], outs: &mut [&mut [f32]; N]) {
-        let (args, pages) = (self.args, &self.args.pages);
-        let (head_dim, value_dim) = (self.queries[0].len(), args.value_dim);
-        let page = pages.page(self.page, head_dim, value_dim);
-        // Of the last page, itself: that costs nothing.
-        let next = (self.page + 1).min(pages.pages.len() - 1);
-        let next = pages.page(next, head_dim, value_dim);
-        let mut scores = scores::<R, T, N>(self.queries, page.keys, next.keys, args.scale);
-        if let Some([of_keys, _]) = page.scales {
-            let factors = registers::<R>(of_keys);
-            for scores in &mut scores {
-                *scores = multiplied(*scores, factors);
-            }
-        }
+    pub fn run<R: CodeRegister>(&self, softmaxes: &mut [Softmax; N], outs: &mut [&mut [f32]; N]) {
+        T::attend_page::<R, N>(self, softmaxes, outs);
+    }
+
+    /// Scores to weights, and what the sums so far have to be multiplied by.
+    #[inline(always)]
+    pub(super) fn weigh<R: Register>(
+        &self,
+        scores: [[R; 2]; N],
+        softmaxes: &mut [Softmax; N],
+    ) -> ([[f32; PAGE]; N], [f32; N]) {
         let mut weights = [[0.0; PAGE]; N];
         let mut corrections = [0.0; N];
         for i in 0..N {
             let (scores, weights) = (scores[i], &mut weights[i]);
-            corrections[i] = if args.softcap.is_none() && self.seen.len() == PAGE {
+            corrections[i] = if self.args.softcap.is_none() && self.seen.len() == PAGE {
                 softmaxes[i].weigh_all(scores, weights)
             } else {
                 put(weights, scores);
-                if let Some(cap) = args.softcap {
+                if let Some(cap) = self.args.softcap {
                     softcap(weights, cap);
                 }
                 softmaxes[i].weigh(weights, &self.seen)
             };
         }
-        let Some(values) = page.values else {
-            for ((weights, correction), out) in weights.iter().zip(corrections).zip(outs) {
-                mix_keys(weights, &self.seen, page.keys, correction, out);
-            }
-            return;
-        };
-        if let Some([_, of_values]) = page.scales {
-            let factors = registers::<R>(of_values);
-            for weights in &mut weights {
-                put(weights, multiplied(registers::<R>(weights), factors));
-            }
-        }
-        let mix = Mix {
-            weights: &weights,
-            corrections,
-            seen: self.seen.clone(),
-            values,
-            next: next.values.unwrap_or(values),
-            value_dim,
-        };
-        mix.run::<R>(outs);
+        (weights, corrections)
     }
 }
 
+/// Attention over a page of floats.
 #[inline(always)]
-fn registers<R: Register>(values: &[f32; PAGE]) -> [R; 2] {
-    let halves = values.as_chunks::<LANES>().0;
-    [R::load(&halves[0]), R::load(&halves[1])]
+pub(super) fn attend_floats<'q, R, T, const N: usize>(
+    step: &PageStep<'_, 'q, T, N>,
+    softmaxes: &mut [Softmax; N],
+    outs: &mut [&mut [f32]; N],
+) where
+    R: Register,
+    T: PlainElement + KvElement<Query<'q> = &'q [f32]>,
+{
+    let (args, pages) = (step.args, &step.args.pages);
+    let (head_dim, value_dim) = (step.queries[0].len(), args.value_dim);
+    let page = pages.page(step.page, head_dim, value_dim);
+    // Of the last page, itself: that costs nothing.
+    let next = (step.page + 1).min(pages.pages.len() - 1);
+    let next = pages.page(next, head_dim, value_dim);
+    let scores = scores::<R, T, N>(step.queries, page.keys, next.keys, args.scale);
+    let (weights, corrections) = step.weigh::<R>(scores, softmaxes);
+    let Some(values) = page.values else {
+        for ((weights, correction), out) in weights.iter().zip(corrections).zip(outs) {
+            mix_keys(weights, &step.seen, page.keys, correction, out);
+        }
+        return;
+    };
+    let mix = Mix {
+        weights: &weights,
+        corrections,
+        seen: step.seen.clone(),
+        values,
+        next: next.values.unwrap_or(values),
+        value_dim,
+    };
+    mix.run::<R>(outs);
 }
 
 #[inline(always)]
@@ -446,7 +487,7 @@ fn put<R: Register>(values: &mut [f32; PAGE], registers: [R; 2]) {
 
 /// Each query times every key of the page, masked ones included.
 #[inline(always)]
-fn scores<R: Register, T: KvElement, const N: usize>(
+fn scores<R: Register, T: PlainElement, const N: usize>(
     queries: [&[f32]; N],
     keys: &[T],
     next: &[T],
@@ -488,7 +529,7 @@ fn scores<R: Register, T: KvElement, const N: usize>(
 
 /// A row of [`PAGE`] elements.
 #[inline(always)]
-fn widened<R: Register, T: KvElement>(row: &[T]) -> [R; 2] {
+fn widened<R: Register, T: PlainElement>(row: &[T]) -> [R; 2] {
     let halves = row.as_chunks::<LANES>().0;
     [T::widen(&halves[0]), T::widen(&halves[1])]
 }
@@ -504,7 +545,7 @@ struct Mix<'a, T, const N: usize> {
     value_dim: usize,
 }
 
-impl<T: KvElement, const N: usize> Mix<'_, T, N> {
+impl<T: PlainElement, const N: usize> Mix<'_, T, N> {
     #[inline(always)]
     fn run<R: Register>(&self, outs: &mut [&mut [f32]; N]) {
         let mut done = 0;
@@ -565,7 +606,7 @@ impl<T: KvElement, const N: usize> Mix<'_, T, N> {
 
 /// The same for one query if each of the value's dimensions is a row of tokens.
 #[inline(always)]
-fn mix_keys<T: KvElement>(
+fn mix_keys<T: PlainElement>(
     weights: &[f32; PAGE],
     seen: &Range<usize>,
     keys: &[T],
@@ -586,7 +627,7 @@ fn mix_keys<T: KvElement>(
 
 /// Prefetches values: pages are not contiguous, so the hardware does not predict the next.
 #[inline(always)]
-fn prefetch<T>(values: &[T]) {
+pub(super) fn prefetch<T>(values: &[T]) {
     const LINE: usize = 64;
     #[cfg(target_arch = "x86_64")]
     for at in (0..size_of_val(values)).step_by(LINE) {

@@ -4,6 +4,7 @@ use loquat_spec::Activation;
 
 use super::attention::join_pieces;
 use super::plain::round as round_bf16;
+use super::rotation::{rotate_codes, unrotate_codes};
 use super::tile::ActivationBlock;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 use super::tile_amx;
@@ -474,7 +475,7 @@ macro_rules! build {
             use crate::tile::ActivationBlock;
             use crate::attention;
             use crate::{
-                AttendArgs, AttendQuery, Bf16Bits, Q8Code, F16Bits, Kernels, LANES, LowRankTile, PlainOut,
+                AttendArgs, AttendQuery, Bf16Bits, F16Bits, Kernels, LANES, LowRankTile, PlainOut,
                 PlainRows, Rounded,
             };
 
@@ -491,12 +492,14 @@ macro_rules! build {
                 fn delta_step(step: &DeltaStep, state: &mut [f32], out: &mut [f32]);
                 fn mamba_step(step: &MambaStep, state: &mut [f32], out: &mut [f32]);
                 fn softcap(values: &mut [f32], cap: f32);
+                fn rotate_codes(head: &mut [f32]);
+                fn unrotate_codes(head: &mut [f32]);
                 fn round_bf16(x: &[f32], pairs: &mut [u32]) -> f32;
                 fn join_pieces(answers: &[f32], sink: Option<f32>, out: &mut [f32]);
             );
 
             build!(@attention $register, $(#[$feature])*;
-                attend_f32: f32, attend_f16: F16Bits, attend_bf16: Bf16Bits, attend_q8: Q8Code,
+                attend_f32: f32, attend_f16: F16Bits, attend_bf16: Bf16Bits, attend_codes: u8,
             );
 
             $(#[$feature])*
@@ -550,7 +553,9 @@ macro_rules! build {
                 attend_f32,
                 attend_f16,
                 attend_bf16,
-                attend_q8,
+                attend_codes,
+                rotate_codes,
+                unrotate_codes,
                 join_pieces,
                 tile: $tile,
                 tile_pair: $tile_pair,

@@ -8,17 +8,21 @@
 
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod amx;
+mod attend_codes;
 mod attention;
+mod code_register;
 mod element;
 pub mod emulated;
 mod features;
 mod float;
+mod kv_codes;
 mod low_rank;
 mod page;
 mod plain;
 #[cfg(target_arch = "x86_64")]
 mod plain_avx512;
 mod register;
+mod rotation;
 mod tile;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 mod tile_amx;
@@ -33,10 +37,14 @@ mod tile_panel;
 #[cfg(any(target_arch = "x86_64", target_arch = "aarch64"))]
 mod tile_walk;
 
-pub use attention::{AttendArgs, AttendQuery, HeadPages, MAX_QUERIES, PIECE, piece_len, pieces};
-pub use element::{Bf16Bits, F16Bits, KvElement, Q8Code};
+pub use attention::{
+    AttendArgs, AttendQuery, HeadCodes, HeadLayout, HeadPages, MAX_QUERIES, PIECE, piece_len,
+    pieces,
+};
+pub use element::{Bf16Bits, F16Bits, KvElement, PlainElement};
 pub use features::cpu_features;
 pub use float::{ConvWeights, DeltaStep, MambaStep};
+pub use kv_codes::{CodeFormat, CodeOperand, CodeSpan};
 pub use low_rank::LowRankTile;
 pub use page::PagePtr;
 pub use plain::{Format, PlainOut, PlainRows, Rounded};
@@ -103,7 +111,10 @@ pub struct Kernels {
     pub attend_f32: Attend<f32>,
     pub attend_f16: Attend<F16Bits>,
     pub attend_bf16: Attend<Bf16Bits>,
-    pub attend_q8: Attend<Q8Code>,
+    pub attend_codes: Attend<u8>,
+    /// The rotation of queries, keys and values that are attended as codes, and its inverse.
+    pub rotate_codes: unsafe fn(&mut [f32]),
+    pub unrotate_codes: unsafe fn(&mut [f32]),
     pub join_pieces: unsafe fn(&[f32], Option<f32>, &mut [f32]),
     pub tile: unsafe fn(&Tile, &TileInput, *mut f32, usize),
     /// Two neighbouring tiles at once, if that is faster for several tokens.

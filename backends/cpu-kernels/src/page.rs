@@ -1,7 +1,5 @@
 //! A page of the KV cache, as threads share it.
 
-use super::PAGE;
-
 /// A page of keys and values: written token by token, then read by all threads, in phases that the
 /// thread pool separates. Owned by the cache; this is only a pointer.
 #[derive(Clone, Copy)]
@@ -63,34 +61,6 @@ impl<T: Copy + Default> PagePtr<T> {
         assert!(at < self.len);
         // SAFETY: in bounds by the assertion, unaliased by the caller's promise.
         unsafe { self.start.add(at).write(value) }
-    }
-
-    /// The scales from element `at` on, one for each token.
-    ///
-    /// # Safety
-    /// The page must live, and no thread may write them meanwhile.
-    pub unsafe fn scales<'a>(self, at: usize) -> &'a [f32; PAGE] {
-        let scales = self.scale_ptr(at, PAGE);
-        // SAFETY: in bounds and aligned, as checked, alive and unwritten by the caller's promise;
-        // any bits are an `f32`.
-        unsafe { &*scales.cast() }
-    }
-
-    /// # Safety
-    /// The page must live, and no other thread may access this scale meanwhile.
-    pub unsafe fn write_scale(self, at: usize, slot: usize, scale: f32) {
-        let scales = self.scale_ptr(at, slot + 1);
-        // SAFETY: in bounds and aligned, as checked, unaliased by the caller's promise.
-        unsafe { scales.add(slot).write(scale) }
-    }
-
-    /// A pointer to `count` scales.
-    fn scale_ptr(self, at: usize, count: usize) -> *mut f32 {
-        let elements = (count * size_of::<f32>()).div_ceil(size_of::<T>());
-        assert!(at <= self.len && elements <= self.len - at);
-        let scales = self.start.wrapping_add(at).cast::<f32>();
-        assert!(scales.is_aligned());
-        scales
     }
 
     /// # Safety

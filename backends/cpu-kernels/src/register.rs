@@ -227,7 +227,7 @@ mod x86 {
     }
 
     #[derive(Clone, Copy)]
-    pub struct Avx512(__m512);
+    pub struct Avx512(pub __m512);
 
     impl Register for Avx512 {
         const QUERIES: usize = MAX_QUERIES;
@@ -347,7 +347,7 @@ mod x86 {
     }
 
     #[derive(Clone, Copy)]
-    pub struct Avx2([__m256; 2]);
+    pub struct Avx2(pub [__m256; 2]);
 
     impl Register for Avx2 {
         const QUERIES: usize = 2;

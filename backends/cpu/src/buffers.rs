@@ -13,8 +13,8 @@ use crate::session::HEAD_BLOCK;
 const VALUE: u64 = size_of::<f32>() as u64;
 /// A token's bf16 scale, for each of the buffers that matrices read.
 const FACTORS: u64 = 6 * VALUE;
-/// A token's entry in `Scratch::blocks`.
-const BLOCK: u64 = size_of::<Range<usize>>() as u64;
+/// A token's entries in `Scratch::attended` and `Scratch::page_runs`.
+const BLOCK: u64 = 2 * size_of::<Range<usize>>() as u64;
 
 /// The limits that buffers depend on, besides the model.
 #[derive(Clone, Copy)]

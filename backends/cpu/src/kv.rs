@@ -7,8 +7,8 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use loquat_cpu_kernels::{KvElement, PAGE, PagePtr};
-use loquat_session::MediaId;
 use loquat_session::sequences::{CopyOnWrite, SequenceStorage, Slot};
+use loquat_session::{KvFormat, MediaId};
 use loquat_spec::ModelSpec;
 
 use crate::arena::{Arena, Region};
@@ -87,9 +87,9 @@ impl<T: KvElement> SequenceStorage for KvStorage<T> {
 
 impl<T: KvElement> KvStorage<T> {
     /// Storage for about `capacity_tokens`.
-    pub fn new(spec: &ModelSpec, capacity_tokens: usize) -> Self {
+    pub fn new(spec: &ModelSpec, format: &KvFormat, capacity_tokens: usize) -> Self {
         let state_layout = StateLayout::new(spec);
-        let layout = PageLayout::new::<T>(spec);
+        let layout = PageLayout::new(spec, format);
         let page_bytes = layout.page_len() * T::BYTES;
         Self {
             arena: Arena::new((capacity_tokens / PAGE).saturating_mul(page_bytes)),
@@ -127,7 +127,7 @@ impl<T: KvElement> KvStorage<T> {
 
     /// Bytes of an exported sequence of `len` tokens.
     pub fn export_len(&self, len: usize) -> Option<usize> {
-        let tokens = len.checked_mul(self.layout.token_len() * T::BYTES)?;
+        let tokens = len.checked_mul(self.layout.export_len::<T>())?;
         let state = if len == 0 {
             0
         } else {
@@ -136,16 +136,13 @@ impl<T: KvElement> KvStorage<T> {
         tokens.checked_add(state)
     }
 
-    /// Appends all tokens' elements, token after token, then the recurrent state.
+    /// Appends all tokens' keys and values, token after token, then the recurrent state.
     pub fn export(&self, len: usize, pages: &[Slot], state: Option<Slot>, out: &mut Vec<u8>) {
         for position in 0..len {
             let page = self.page(pages[position / PAGE]);
-            // SAFETY: steps need `&mut self`, so nothing writes during this borrow.
-            let page = unsafe { page.slice(0, self.layout.page_len()) };
-            for layer in self.layout.layers() {
-                for place in layer.token_indices(position % PAGE) {
-                    page[place].to_bytes(out);
-                }
+            for head in self.layout.heads() {
+                // SAFETY: steps need `&mut self`, so nothing writes during this borrow.
+                unsafe { T::export_head(page, &head, position % PAGE, out) };
             }
         }
         if let Some(state) = state {
@@ -157,15 +154,14 @@ impl<T: KvElement> KvStorage<T> {
 
     /// Fills a new sequence's pages and state from exported bytes of the right length.
     pub fn import(&mut self, len: usize, pages: &[Slot], state: Option<Slot>, bytes: &[u8]) {
-        let (tokens, state_bytes) = bytes.split_at(len * self.layout.token_len() * T::BYTES);
-        let mut elements = tokens.chunks_exact(T::BYTES).map(T::from_bytes);
+        let (mut tokens, state_bytes) = bytes.split_at(len * self.layout.export_len::<T>());
         for position in 0..len {
             let page = self.page(pages[position / PAGE]);
-            for layer in self.layout.layers() {
-                for place in layer.token_indices(position % PAGE) {
-                    // SAFETY: the page is this new sequence's own, reached through `&mut self`.
-                    unsafe { page.write(place, elements.next().unwrap_or_default()) };
-                }
+            for head in self.layout.heads() {
+                let (of_head, rest) = tokens.split_at(T::export_len(&head));
+                // SAFETY: the page is this new sequence's own, reached through `&mut self`.
+                unsafe { T::import_head(page, &head, position % PAGE, of_head) };
+                tokens = rest;
             }
         }
         if let Some(state) = state {

@@ -34,13 +34,13 @@ pub use scaling::{ScalingEstimate, estimate_scaling};
 
 use std::sync::Arc;
 
-use loquat_cpu_kernels::{Bf16Bits, F16Bits, Kernels, KvElement, PAGE, Q8Code, supported};
+use loquat_cpu_kernels::{Bf16Bits, F16Bits, Kernels, KvElement, PAGE, supported};
 use loquat_session::limits::{Limits, MediaSizes, Sizes};
 use loquat_session::sequences::{SequenceLimits, Sequences};
 use loquat_session::transfer::fingerprint;
 use loquat_session::{
-    Backend, BackendTraits, Device, DeviceKind, KvFormat, ModelSource, OpenError, Plan, Precision,
-    Probe, Session, SessionOptions,
+    Backend, BackendTraits, Device, DeviceKind, KvElementFormat, KvFormat, ModelSource, OpenError,
+    Plan, Precision, Probe, Session, SessionOptions,
 };
 use loquat_spec::{Mixer, ModelSpec};
 
@@ -98,6 +98,7 @@ impl CpuBackend {
         options: &SessionOptions,
     ) -> Result<(Plan, Limits), OpenError> {
         let spec = &source.spec;
+        let format = kv_format(source, options)?;
         let threads = machine::resolve_threads(options)?;
         let media = MediaSizes::new(spec, options, size_of::<f32>());
         let runs_tower = media.positions > 0;
@@ -110,7 +111,7 @@ impl CpuBackend {
         };
         let sizes = Sizes {
             device_bytes: machine::memory_bytes(),
-            kv_bytes_per_token: (PageLayout::new::<T>(spec).token_len() * T::BYTES) as u64,
+            kv_bytes_per_token: PageLayout::new(spec, &format).token_bytes::<T>() as u64,
             granularity: PAGE,
             state_bytes: StateLayout::new(spec).bytes(),
             weight_bytes: weights.packed,
@@ -128,7 +129,7 @@ impl CpuBackend {
         let limits = Limits::new(spec.max_context, options, &sizes)?;
         let traits = BackendTraits {
             device: label(self.kernels()?, threads),
-            kv_format: T::NAME,
+            kv_format: format.to_string(),
             draws: false,
             batch_invariant: true,
         };
@@ -158,7 +159,8 @@ impl CpuBackend {
             Packer::new(packed, &mut pool),
             progress,
         )?;
-        let storage = KvStorage::<T>::new(&source.spec, limits.kv_tokens);
+        let format = kv_format(source, options)?;
+        let storage = KvStorage::<T>::new(&source.spec, &format, limits.kv_tokens);
         Ok(Box::new(CpuSession {
             model,
             kernels: self.kernels()?,
@@ -166,7 +168,7 @@ impl CpuBackend {
             sequences: Sequences::new(storage, SequenceLimits::from(&limits)),
             capabilities: plan.capabilities,
             memory: plan.memory,
-            fingerprint: fingerprint(source, T::NAME),
+            fingerprint: fingerprint(source, &format.to_string()),
             spec: Arc::clone(&source.spec),
             plan: Default::default(),
             scratch: Default::default(),
@@ -198,11 +200,11 @@ impl Backend for CpuBackend {
     }
 
     fn plan(&self, source: &ModelSource, options: &SessionOptions) -> Result<Plan, OpenError> {
-        let (plan, _) = match kv_format(source, options)? {
-            KvFormat::F32 => self.plan::<f32>(source, options)?,
-            KvFormat::F16 => self.plan::<F16Bits>(source, options)?,
-            KvFormat::Bf16 => self.plan::<Bf16Bits>(source, options)?,
-            KvFormat::Q8 => self.plan::<Q8Code>(source, options)?,
+        let (plan, _) = match kv_format(source, options)?.element() {
+            KvElementFormat::F32 => self.plan::<f32>(source, options)?,
+            KvElementFormat::F16 => self.plan::<F16Bits>(source, options)?,
+            KvElementFormat::Bf16 => self.plan::<Bf16Bits>(source, options)?,
+            _ => self.plan::<u8>(source, options)?,
         };
         Ok(plan)
     }
@@ -213,11 +215,11 @@ impl Backend for CpuBackend {
         options: &SessionOptions,
         progress: &mut dyn FnMut(f32),
     ) -> Result<Box<dyn Session>, OpenError> {
-        match kv_format(&source, options)? {
-            KvFormat::F32 => self.open::<f32>(&source, options, progress),
-            KvFormat::F16 => self.open::<F16Bits>(&source, options, progress),
-            KvFormat::Bf16 => self.open::<Bf16Bits>(&source, options, progress),
-            KvFormat::Q8 => self.open::<Q8Code>(&source, options, progress),
+        match kv_format(&source, options)?.element() {
+            KvElementFormat::F32 => self.open::<f32>(&source, options, progress),
+            KvElementFormat::F16 => self.open::<F16Bits>(&source, options, progress),
+            KvElementFormat::Bf16 => self.open::<Bf16Bits>(&source, options, progress),
+            _ => self.open::<u8>(&source, options, progress),
         }
     }
 }
@@ -243,14 +245,13 @@ fn kv_format(source: &ModelSource, options: &SessionOptions) -> Result<KvFormat,
     });
     let mut mixers = source.spec.mixers();
     let latent = mixers.any(|(_, mixer)| matches!(mixer, Mixer::Latent(_)));
-    match (format, latent) {
-        // A latent and its rotated key share a vector but differ in magnitude: one factor for both
-        // would round away the smaller.
-        (KvFormat::Q8, true) => Err(OpenError::Option {
+    if latent && !format.is_float() {
+        // Its values are a part of its keys, so that one code would have to serve both.
+        return Err(OpenError::Option {
             option: "kv_format",
-            found: format.name().to_owned(),
+            found: format.to_string(),
             expected: "f16, bf16 or f32 for a model with latent attention".to_owned(),
-        }),
-        _ => Ok(format),
+        });
     }
+    Ok(format)
 }

@@ -1,6 +1,9 @@
 //! The layout of a KV page.
 
-use loquat_cpu_kernels::{HeadPages, KvElement, PAGE, PagePtr};
+use loquat_cpu_kernels::{
+    CodeFormat, CodeOperand, CodeSpan, HeadCodes, HeadLayout, HeadPages, KvElement, PAGE, PagePtr,
+};
+use loquat_session::{KvElementFormat, KvFormat};
 use loquat_spec::{KvSource, Mixer, ModelSpec};
 
 /// Each layer's offsets in a page.
@@ -11,45 +14,41 @@ pub struct PageLayout {
     len: usize,
 }
 
-/// One layer's part: for each head its keys, its values, and the scales of both if the format has
-/// them.
+/// One layer's part: for each head its keys and its values.
 #[derive(Clone, Copy, Default)]
 pub struct LayerLayout {
     start: usize,
     kv_heads: usize,
-    key_dim: usize,
-    /// 0: values are a part of the keys.
-    value_dim: usize,
-    /// Elements that a token's scale occupies; 0 without scales.
-    scale_len: usize,
+    /// Elements of a head.
+    head_len: usize,
+    /// The first head, as if the layer began the page.
+    head: HeadLayout,
 }
 
 impl PageLayout {
-    pub fn new<T: KvElement>(spec: &ModelSpec) -> Self {
+    pub fn new(spec: &ModelSpec, format: &KvFormat) -> Self {
         let mut layout = Self {
             layers: vec![LayerLayout::default(); spec.layers.len()],
             len: 0,
         };
-        for (layer, mixer) in spec.mixers() {
-            let (kv_heads, key_dim, value_dim) = match mixer {
-                Mixer::Attention(a) if matches!(a.kv, KvSource::Layer(_)) => continue,
+        let stored = spec.mixers().filter_map(|(layer, mixer)| {
+            let sizes = match mixer {
+                Mixer::Attention(a) if matches!(a.kv, KvSource::Layer(_)) => return None,
                 Mixer::Attention(a) => (a.kv_heads, a.head_dim, a.value_dim),
                 Mixer::Latent(latent) => (1, latent.cached_len(), 0),
-                Mixer::ShortConv(_) | Mixer::DeltaRule(_) | Mixer::Mamba2(_) => continue,
+                Mixer::ShortConv(_) | Mixer::DeltaRule(_) | Mixer::Mamba2(_) => return None,
             };
-            let layer_layout = LayerLayout {
-                start: layout.len,
-                kv_heads,
-                key_dim,
-                value_dim,
-                scale_len: if T::SCALED {
-                    size_of::<f32>() / T::BYTES
-                } else {
-                    0
-                },
+            Some((layer, sizes))
+        });
+        let stored: Vec<_> = stored.collect();
+        for (index, (layer, sizes)) in stored.iter().enumerate() {
+            let mut layer_layout = match format.layer(index, stored.len()).map(code_format) {
+                [Some(key), Some(value)] => LayerLayout::of_codes(*sizes, [key, value], format),
+                _ => LayerLayout::of_floats(*sizes),
             };
-            layout.layers[layer] = layer_layout;
-            layout.len += kv_heads * layer_layout.head_len();
+            layer_layout.start = layout.len;
+            layout.layers[*layer] = layer_layout;
+            layout.len += layer_layout.page_len();
         }
         layout
     }
@@ -58,18 +57,36 @@ impl PageLayout {
         self.layers[index]
     }
 
-    pub fn layers(&self) -> &[LayerLayout] {
-        &self.layers
-    }
-
     /// Elements of a page.
     pub fn page_len(&self) -> usize {
         self.len
     }
 
-    /// Elements of one token over all layers.
-    pub fn token_len(&self) -> usize {
-        self.len / PAGE
+    /// Bytes of one token over all layers.
+    pub fn token_bytes<T: KvElement>(&self) -> usize {
+        self.len * T::BYTES / PAGE
+    }
+
+    /// Every head of every layer.
+    pub fn heads(&self) -> impl Iterator<Item = HeadLayout> {
+        let layers = self.layers.iter();
+        layers.flat_map(|layer| (0..layer.kv_heads).map(|head| layer.head_layout(head)))
+    }
+
+    /// Bytes of one exported token.
+    pub fn export_len<T: KvElement>(&self) -> usize {
+        self.heads().map(|head| T::export_len(&head)).sum()
+    }
+}
+
+/// The codes that the format consists of, if it has any.
+fn code_format(format: KvElementFormat) -> Option<CodeFormat> {
+    match format {
+        KvElementFormat::F32 | KvElementFormat::F16 | KvElementFormat::Bf16 => None,
+        KvElementFormat::Q8 => Some(CodeFormat::Q8),
+        KvElementFormat::Turbo4 => Some(CodeFormat::Turbo4),
+        KvElementFormat::Turbo3 => Some(CodeFormat::Turbo3),
+        KvElementFormat::Turbo2 => Some(CodeFormat::Turbo2),
     }
 }
 
@@ -77,52 +94,52 @@ impl LayerLayout {
     /// Of `f32` heads on their own, which are not a model's layer. `value_dim` may be larger than
     /// that of the values, whose place is filled up with zeros.
     pub fn for_heads(heads: usize, key_dim: usize, value_dim: usize) -> Self {
-        Self {
-            kv_heads: heads,
-            key_dim,
-            value_dim,
-            ..Self::default()
+        Self::of_floats((heads, key_dim, value_dim))
         }
     }
 
     /// Elements of a page of this layer alone.
     pub fn page_len(&self) -> usize {
-        self.kv_heads * self.head_len()
+        self.kv_heads * self.head_len
     }
 
-    fn head_len(&self) -> usize {
-        (self.key_dim + self.value_dim + 2 * self.scale_len) * PAGE
+    pub fn kv_heads(&self) -> usize {
+        self.kv_heads
     }
 
-    fn keys(&self, head: usize) -> usize {
-        self.start + head * self.head_len()
+    /// Queries, keys and values are rotated.
+    pub fn is_rotated(&self) -> bool {
+        self.head.codes.is_some()
     }
 
-    fn values(&self, head: usize) -> usize {
-        self.keys(head) + self.key_dim * PAGE
-    }
-
-    fn key_scales(&self, head: usize) -> usize {
-        self.values(head) + self.value_dim * PAGE
-    }
-
-    fn value_scales(&self, head: usize) -> usize {
-        self.key_scales(head) + self.scale_len * PAGE
+    /// Where a head is in a page.
+    pub fn head_layout(&self, head: usize) -> HeadLayout {
+        let at = self.start + head * self.head_len;
+        let moved = |span: CodeSpan| CodeSpan {
+            at: at + span.at,
+            ..span
+        };
+        HeadLayout {
+            keys: at + self.head.keys,
+            values: self.head.values.map(|values| at + values),
+            codes: self.head.codes.map(|codes| HeadCodes {
+                key: moved(codes.key),
+                value: moved(codes.value),
+                ..codes
+            }),
+            ..self.head
+        }
     }
 
     /// One head in these pages, for the kernels.
     pub fn head<'a, T>(&self, pages: &'a [PagePtr<T>], head: usize) -> HeadPages<'a, T> {
         HeadPages {
             pages,
-            keys: self.keys(head),
-            values: (self.value_dim > 0).then(|| self.values(head)),
-            key_scales: self.key_scales(head),
-            value_scales: self.value_scales(head),
+            layout: self.head_layout(head),
         }
     }
 
-    /// Writes one token's key for layers whose values are a part of it. Formats with scales do not
-    /// support such layers.
+    /// Writes a part of one token's key, for layers whose values are a part of it.
     ///
     /// # Safety
     /// The page must be allocated, and no other thread may access the slot.
@@ -131,18 +148,23 @@ impl LayerLayout {
         &self,
         page: PagePtr<T>,
         slot: usize,
-        key: impl Iterator<Item = f32>,
+        first: usize,
+        key: &[f32],
     ) {
-        for (d, key) in key.enumerate() {
-            // SAFETY: as the caller promises.
-            unsafe { page.write(self.start + d * PAGE + slot, T::store(key, 1.0)) };
-        }
+        let part = HeadLayout {
+            keys: self.start + first * PAGE,
+            key_dim: key.len(),
+            ..HeadLayout::default()
+        };
+        // SAFETY: as the caller promises.
+        unsafe { T::write_head(page, &part, slot, key, &[]) };
     }
 
     /// Writes one token's keys and values, all heads, into its page.
     ///
     /// # Safety
-    /// The page must be allocated, and no other thread may access the slot.
+    /// The page must be allocated, and no other thread may access the slot, or the page if its
+    /// elements are shared.
     #[inline]
     pub unsafe fn write_token<T: KvElement>(
         &self,
@@ -152,7 +174,7 @@ impl LayerLayout {
         values: &[f32],
     ) {
         // SAFETY: as the caller promises.
-        unsafe { self.write_unpadded(page, slot, (keys, values), self.value_dim) };
+        unsafe { self.write_unpadded(page, slot, (keys, values), self.head.value_dim) };
     }
 
     /// The same for values of `value_len` at the beginnings of their places.
@@ -167,36 +189,55 @@ impl LayerLayout {
         (keys, values): (&[f32], &[f32]),
         value_len: usize,
     ) {
-        let heads = keys.chunks_exact(self.key_dim);
+        let heads = keys.chunks_exact(self.head.key_dim);
         let heads = heads.zip(values.chunks_exact(value_len));
         for (head, (key, value)) in heads.enumerate() {
-            let (key_scale, value_scale) = (T::scale_for(key), T::scale_for(value));
             // SAFETY: as the caller promises.
-            unsafe {
-                for (d, key) in key.iter().enumerate() {
-                    page.write(self.keys(head) + d * PAGE + slot, T::store(*key, key_scale));
+            unsafe { T::write_head(page, &self.head_layout(head), slot, key, value) };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Llama-3-8B's heads: 32 layers, 8 heads of 128.
+    fn page_bytes(format: &KvFormat) -> usize {
+        let sizes = (8, 128, 128);
+        let layers = (0..32).map(|layer| {
+            let [keys, values] = format.layer(layer, 32);
+            match [keys, values].map(code_format) {
+                [Some(key), Some(value)] => {
+                    LayerLayout::of_codes(sizes, [key, value], format).page_len()
                 }
-                let at = self.values(head) + slot * self.value_dim;
-                for (d, value) in value.iter().enumerate() {
-                    page.write(at + d, T::store(*value, value_scale));
-                }
-                if T::SCALED {
-                    page.write_scale(self.key_scales(head), slot, key_scale);
-                    page.write_scale(self.value_scales(head), slot, value_scale);
-                }
+                _ if keys == KvElementFormat::F32 => 4 * LayerLayout::of_floats(sizes).page_len(),
+                _ => 2 * LayerLayout::of_floats(sizes).page_len(),
             }
+        });
+        layers.sum()
+    }
+
+    #[test]
+    fn documented_memory_is_current() {
+        let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/kv.md");
+        let page = std::fs::read_to_string(page).unwrap();
+        for (name, format) in KvFormat::PRESETS {
+            let share = page_bytes(&format) as f64 / page_bytes(&KvFormat::F16) as f64;
+            let row = format!("| `{name}` | {share:.2} |");
+            assert!(page.contains(&row), "docs/kv.md has no row {row}");
         }
     }
 
-    /// The indices of one token's elements in a page, in export order.
-    pub fn token_indices(&self, slot: usize) -> impl Iterator<Item = usize> + use<> {
-        let layout = *self;
-        (0..layout.kv_heads).flat_map(move |head| {
-            let keys = (0..layout.key_dim).map(move |d| layout.keys(head) + d * PAGE + slot);
-            let run = move |at: usize, len: usize| at + slot * len..at + (slot + 1) * len;
-            keys.chain(run(layout.values(head), layout.value_dim))
-                .chain(run(layout.key_scales(head), layout.scale_len))
-                .chain(run(layout.value_scales(head), layout.scale_len))
-        })
+    #[test]
+    fn small_formats_keep_their_memory_bounds() {
+        for (format, most) in [
+            (KvFormat::Q8, 0.53),
+            (KvFormat::TURBO4, 0.29),
+            (KvFormat::TURBO3, 0.23),
+        ] {
+            let share = page_bytes(&format) as f64 / page_bytes(&KvFormat::F16) as f64;
+            assert!(share <= most, "{format}: {share}");
+        }
     }
 }

@@ -91,12 +91,20 @@ impl MlxBackend {
         };
         if let Some(requested) = options
             .kv_format
-            .filter(|requested| requested.name() != dtype.name())
+            .filter(|requested| requested.to_string() != dtype.name())
         {
             return Err(OpenError::Option {
                 option: "kv_format",
-                found: requested.name().to_owned(),
-                expected: format!("{}, the type of this model's activations", dtype.name()),
+                found: requested.to_string(),
+                expected: if requested.is_float() {
+                    format!("{}, the type of this model's activations", dtype.name())
+                } else {
+                    format!(
+                        "{}: this backend has no kernel that attends to codes. For q8 and turbo \
+                         formats, use `--backend cpu`",
+                        dtype.name()
+                    )
+                },
             });
         }
         let media = MediaSizes::new(spec, options, dtype.bytes());
@@ -164,7 +172,7 @@ impl Draft {
     fn plan(&self, source: &ModelSource) -> Plan {
         let traits = BackendTraits {
             device: self.device.label(),
-            kv_format: self.dtype.name(),
+            kv_format: self.dtype.name().to_owned(),
             draws: true,
             batch_invariant: false,
         };

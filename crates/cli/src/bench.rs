@@ -274,10 +274,7 @@ fn run_arguments(args: &BenchArgs) -> Vec<String> {
         ("--memory", session.memory.map(units::budget_text)),
         ("--threads", session.threads.map(|it| it.to_string())),
         ("--precision", precision.map(|it| it.get_name().to_owned())),
-        (
-            "--kv-format",
-            session.kv_format.map(|it| it.name().to_owned()),
-        ),
+        ("--kv-format", session.kv_format.map(|it| it.to_string())),
         ("--max-tokens", Some("1".to_owned())),
         ("--output", Some("events".to_owned())),
     ]);

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use loquat_spec::ModelSpec;
 use loquat_weights::Weights;
 
-use crate::{AdapterLimits, OpenError, Plan, Session};
+use crate::{AdapterLimits, KvFormat, OpenError, Plan, Session};
 
 /// A way to compute: one per kind of device or library.
 pub trait Backend: Send + Sync {
@@ -114,39 +114,6 @@ impl Default for SessionOptions {
             media_positions: None,
             adapters: AdapterLimits::NONE,
         }
-    }
-}
-
-/// How keys and values are stored.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub enum KvFormat {
-    /// 32-bit floats.
-    F32,
-    /// 16-bit IEEE floats.
-    F16,
-    /// bfloat16.
-    Bf16,
-    /// Eight bits per element, with a factor for each token's key and value of each head.
-    Q8,
-}
-
-impl KvFormat {
-    /// Every format.
-    pub const ALL: [Self; 4] = [Self::F32, Self::F16, Self::Bf16, Self::Q8];
-
-    /// The name on the command line and in configuration files.
-    pub fn name(self) -> &'static str {
-        match self {
-            Self::F32 => "f32",
-            Self::F16 => "f16",
-            Self::Bf16 => "bf16",
-            Self::Q8 => "q8",
-        }
-    }
-
-    /// The format with this [`name`](Self::name).
-    pub fn from_name(name: &str) -> Option<Self> {
-        Self::ALL.into_iter().find(|format| format.name() == name)
     }
 }
 

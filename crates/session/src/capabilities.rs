@@ -24,8 +24,8 @@ pub struct Capabilities {
     pub prefix_copy: PrefixCopy,
     /// Whether `export` and `import` work.
     pub export: bool,
-    /// How KV is stored: `f32`, `f16`…
-    pub kv_format: &'static str,
+    /// How KV is stored, as [`KvFormat`](crate::KvFormat) names it if it can.
+    pub kv_format: String,
     /// Which media [`encode`](crate::Session::encode) takes.
     pub media: MediaInputs,
     /// Positions that encoded media can hold together; 0 if rows take no media.

@@ -14,6 +14,7 @@ mod capabilities;
 pub mod conformance;
 mod draw;
 mod error;
+mod kv_format;
 pub mod limits;
 pub mod loading;
 pub mod media;
@@ -25,13 +26,13 @@ pub mod transfer;
 
 pub use adapter::{AdapterId, AdapterLimits, AppliedAdapter};
 pub use backend::{
-    Backend, Device, DeviceKind, KvFormat, MemoryBudget, ModelSource, Precision, Probe,
-    SessionOptions,
+    Backend, Device, DeviceKind, MemoryBudget, ModelSource, Precision, Probe, SessionOptions,
 };
 pub use batch::{Emit, MediaSpan, Row, RowOutput, Span, StepBatch, StepOutput};
 pub use capabilities::{Capabilities, HeldMemory, MediaInputs, Memory, PrefixCopy};
 pub use draw::Draw;
 pub use error::{MemoryBound, OpenError, SessionError};
+pub use kv_format::{KvElementFormat, KvFormat, KvFormatError};
 pub use loquat_spec::Grid;
 pub use loquat_weights::AdapterWeights;
 pub use media::{

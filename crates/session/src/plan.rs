@@ -22,7 +22,7 @@ pub struct BackendTraits {
     /// [`Capabilities::device`]
     pub device: String,
     /// [`Capabilities::kv_format`]
-    pub kv_format: &'static str,
+    pub kv_format: String,
     /// [`Capabilities::draws`]
     pub draws: bool,
     /// [`Capabilities::batch_invariant`]

@@ -13,34 +13,158 @@ struct Ask<'a, T> {
     seen: std::ops::Range<usize>,
 }
 
+/// How a test fills pages of an element.
+trait TestElement: KvElement {
+    /// The formats of codes, if elements are bytes of them.
+    fn layout(codes: Option<HeadCodes>, dims: [usize; 2]) -> TestLayout;
+    /// Writes a token and returns the rounded key and value.
+    fn write(cache: &Cache<Self>, token: usize, key: &[f32], value: &[f32]) -> [Vec<f64>; 2];
+    /// A query as the kernel rounds it.
+    fn rounded(_codes: Option<HeadCodes>, query: &[f32]) -> Vec<f64> {
+        exact(query)
+    }
+    /// The error that is allowed for values up to 1.
+    const TOLERANCE: f64;
+}
+
+struct TestLayout {
+    values: usize,
+    page_len: usize,
+}
+
+macro_rules! plain {
+    ($($element:ty),*) => {
+        $(impl TestElement for $element {
+            const TOLERANCE: f64 = 2e-6;
+
+            fn layout(_codes: Option<HeadCodes>, [head_dim, value_dim]: [usize; 2]) -> TestLayout {
+                TestLayout {
+                    values: head_dim * PAGE,
+                    page_len: (head_dim + value_dim) * PAGE,
+                }
+            }
+
+            fn write(
+                cache: &Cache<Self>,
+                token: usize,
+                key: &[f32],
+                value: &[f32],
+            ) -> [Vec<f64>; 2] {
+                let (page, slot) = (cache.pages[token / PAGE], token % PAGE);
+                let put = |values: &[f32], at: &dyn Fn(usize) -> usize| {
+                    let stored = values.iter().enumerate().map(|(d, value)| {
+                        let stored = Self::store(*value);
+                        // SAFETY: the test that made the pages alone holds them, and all lie
+                        // inside.
+                        unsafe { page.write(at(d), stored) };
+                        f64::from(stored.load())
+                    });
+                    stored.collect()
+                };
+                let values_at = cache.head_dim * PAGE + slot * cache.value_dim;
+                [put(key, &|d| d * PAGE + slot), put(value, &|d| values_at + d)]
+            }
+        })*
+    };
+}
+
+plain!(f32, F16Bits, Bf16Bits);
+
+impl TestElement for u8 {
+    // A page's weights are whole numbers up to 16383, of up to 32 tokens.
+    const TOLERANCE: f64 = 5e-4;
+
+    fn layout(codes: Option<HeadCodes>, _dims: [usize; 2]) -> TestLayout {
+        let codes = codes.unwrap();
+        TestLayout {
+            values: codes.value.at,
+            page_len: codes.value.at + codes.value.page_bytes(),
+        }
+    }
+
+    fn write(cache: &Cache<u8>, token: usize, key: &[f32], value: &[f32]) -> [Vec<f64>; 2] {
+        let (page, slot) = (cache.pages[token / PAGE], token % PAGE);
+        let put = |span: CodeSpan, values: &[f32]| {
+            let mut kept = vec![0.0; values.len()];
+            // SAFETY: the test that made the pages alone holds them, and all lie inside.
+            unsafe {
+                span.write(page, slot, values);
+                span.read(page, slot, &mut kept);
+            }
+            exact(&kept)
+        };
+        let codes = cache.codes.unwrap();
+        [put(codes.key, key), put(codes.value, value)]
+    }
+
+    fn rounded(codes: Option<HeadCodes>, query: &[f32]) -> Vec<f64> {
+        let largest = query.iter().fold(0.0f32, |max, x| max.max(x.abs()));
+        let unit = f64::from(largest) / 16256.0;
+        let upper_byte = codes.unwrap().key.format != CodeFormat::Q8;
+        let round = |x: f64| {
+            let whole = (x / unit).round();
+            let upper = ((whole + 64.0) / 128.0).floor() * 128.0;
+            unit * if upper_byte { upper } else { whole }
+        };
+        exact(query).into_iter().map(round).collect()
+    }
+}
+
 /// A head's cached keys and values. Whatever a page holds past the last token is NaN: it must
 /// not matter.
 struct Cache<T: KvElement> {
     pages: Vec<PagePtr<T>>,
     /// What the pages point to.
     _memory: Vec<Vec<f32>>,
+    codes: Option<HeadCodes>,
     keys: Vec<Vec<f64>>,
     values: Vec<Vec<f64>>,
     head_dim: usize,
     value_dim: usize,
+    values_at: usize,
 }
 
-impl<T: KvElement> Cache<T> {
+impl<T: TestElement> Cache<T> {
     fn random(random: &mut Random, head_dim: usize, value_dim: usize, tokens: usize) -> Self {
+        Self::coded(None, random, [head_dim, value_dim], tokens)
+    }
+
+    /// With codes of these formats.
+    fn coded(
+        codes: Option<HeadCodes>,
+        random: &mut Random,
+        [head_dim, value_dim]: [usize; 2],
+        tokens: usize,
+    ) -> Self {
+        let codes = codes.map(|codes| {
+            let key = CodeSpan {
+                dim: head_dim,
+                ..codes.key
+            };
+            HeadCodes {
+                key,
+                value: CodeSpan {
+                    at: key.page_bytes(),
+                    dim: value_dim,
+                    ..codes.value
+                },
+                ..codes
+            }
+        });
         let count = tokens.div_ceil(PAGE);
-        let factors = if T::SCALED { 2 * 4 / T::BYTES } else { 0 };
-        let page_len = (head_dim + value_dim + factors) * PAGE;
-        // Factors are numbers of four bytes, which a page must be aligned for.
-        let page_words = (page_len * T::BYTES).div_ceil(4);
-        let mut memory = vec![vec![0f32; page_words]; count];
-        let page = |words: &mut Vec<f32>| PagePtr::new(words.as_mut_ptr().cast(), page_len);
+        let layout = T::layout(codes, [head_dim, value_dim]);
+        let page_words = (layout.page_len * T::BYTES).div_ceil(4);
+        let mut memory = vec![vec![f32::NAN; page_words]; count];
+        let page = |words: &mut Vec<f32>| PagePtr::new(words.as_mut_ptr().cast(), layout.page_len);
         let mut cache = Self {
             pages: memory.iter_mut().map(page).collect(),
             _memory: memory,
+            codes,
             keys: Vec::new(),
             values: Vec::new(),
             head_dim,
             value_dim,
+            values_at: layout.values,
         };
         for token in 0..count * PAGE {
             let inside = token < tokens;
@@ -52,7 +176,7 @@ impl<T: KvElement> Cache<T> {
                 }
             };
             let (key, value) = (draw(head_dim), draw(value_dim));
-            let (key, value) = cache.write(token, &key, &value);
+            let [key, value] = cache.write(token, &key, &value);
             if inside {
                 cache.keys.push(key);
                 cache.values.push(value);
@@ -62,36 +186,20 @@ impl<T: KvElement> Cache<T> {
     }
 
     /// Writes a token, and returns the rounded key and value.
-    fn write(&self, token: usize, key: &[f32], value: &[f32]) -> (Vec<f64>, Vec<f64>) {
-        let (page, slot) = (self.pages[token / PAGE], token % PAGE);
-        let places = self.head_pages();
-        let put = |values: &[f32], at: &dyn Fn(usize) -> usize, scales: usize| {
-            let scale = T::scale_for(values);
-            if T::SCALED {
-                // SAFETY: the test that made the pages alone holds them, and all lie inside.
-                unsafe { page.write_scale(scales, slot, scale) };
-            }
-            let stored = values.iter().enumerate().map(|(d, value)| {
-                let stored = T::store(*value, scale);
-                // SAFETY: as above.
-                unsafe { page.write(at(d), stored) };
-                f64::from(stored.load()) * f64::from(scale)
-            });
-            stored.collect()
-        };
-        let values_at = self.head_dim * PAGE + slot * self.value_dim;
-        let keys = put(key, &|d| d * PAGE + slot, places.key_scales);
-        (keys, put(value, &|d| values_at + d, places.value_scales))
+    fn write(&self, token: usize, key: &[f32], value: &[f32]) -> [Vec<f64>; 2] {
+        T::write(self, token, key, value)
     }
 
     fn head_pages(&self) -> HeadPages<'_, T> {
-        let key_scales = (self.head_dim + self.value_dim) * PAGE;
         HeadPages {
             pages: &self.pages,
-            keys: 0,
-            values: Some(self.head_dim * PAGE),
-            key_scales,
-            value_scales: key_scales + PAGE * 4 / T::BYTES,
+            layout: HeadLayout {
+                keys: 0,
+                key_dim: self.head_dim,
+                values: Some(self.values_at),
+                value_dim: self.value_dim,
+                codes: self.codes,
+            },
         }
     }
 
@@ -174,7 +282,7 @@ impl<T: KvElement> Cache<T> {
     }
 
     fn expected(&self, args: &Ask<T>) -> Vec<f64> {
-        let query = exact(args.query);
+        let query = T::rounded(self.codes, args.query);
         let score = |key: &[f64]| {
             let dot: f64 = query.iter().zip(key).map(|(q, k)| q * k).sum();
             let score = dot * f64::from(SCALE);
@@ -187,7 +295,7 @@ impl<T: KvElement> Cache<T> {
         let weights: Vec<f64> = seen.clone().map(|t| score(&self.keys[t]).exp()).collect();
         let sink = args.sink.map_or(0.0, |sink| f64::from(sink).exp());
         let total: f64 = weights.iter().sum::<f64>() + sink;
-        let from = match args.pages.values {
+        let from = match args.pages.layout.values {
             Some(_) => &self.values,
             None => &self.keys,
         };
@@ -203,12 +311,12 @@ impl<T: KvElement> Cache<T> {
 }
 
 #[track_caller]
-fn check<T: KvElement>(cache: &Cache<T>, args: &Ask<T>, what: &str) {
+fn check<T: TestElement>(cache: &Cache<T>, args: &Ask<T>, what: &str) {
     let (found, expected) = (cache.attend(args), cache.expected(args));
     for (found, exact) in found.iter().zip(expected) {
         let error = (f64::from(*found) - exact).abs();
         assert!(
-            error < 2e-6,
+            error < T::TOLERANCE,
             "{what}: {found} for {exact}, {} dims, tokens {:?}",
             args.query.len(),
             args.seen,
@@ -216,7 +324,7 @@ fn check<T: KvElement>(cache: &Cache<T>, args: &Ask<T>, what: &str) {
     }
 }
 
-fn every_way<T: KvElement>(seed: u64) {
+fn every_way<T: TestElement>(codes: Option<HeadCodes>, seed: u64) {
     let mut random = Random(seed);
     for (head_dim, value_dim) in [
         (1, 1),
@@ -228,7 +336,7 @@ fn every_way<T: KvElement>(seed: u64) {
         (40, 130),
     ] {
         for tokens in [1, 2, 31, 32, 33, 64, 100, PIECE, 2 * PIECE + 33] {
-            let cache = Cache::<T>::random(&mut random, head_dim, value_dim, tokens);
+            let cache = Cache::<T>::coded(codes, &mut random, [head_dim, value_dim], tokens);
             let query = random.floats(head_dim, 2.0);
             for start in [0, 1, tokens / 2, tokens - 1] {
                 if start >= tokens {
@@ -250,13 +358,15 @@ fn every_way<T: KvElement>(seed: u64) {
 
 #[test]
 fn attention_agrees_and_ignores_hidden_positions() {
-    every_way::<f32>(31);
-    every_way::<F16Bits>(32);
-    every_way::<Bf16Bits>(42);
-    every_way::<Q8Code>(43);
+    every_way::<f32>(None, 31);
+    every_way::<F16Bits>(None, 32);
+    every_way::<Bf16Bits>(None, 42);
+    for codes in code_pairs() {
+        every_way::<u8>(Some(codes), 43);
+    }
 }
 
-fn values_in_keys<T: KvElement>(seed: u64) {
+fn values_in_keys<T: TestElement>(seed: u64) {
     let mut random = Random(seed);
     for (head_dim, value_dim) in [(1, 1), (9, 5), (24, 16), (40, 32), (72, 64)] {
         for tokens in [1, 31, 32, 33, 70] {
@@ -264,10 +374,8 @@ fn values_in_keys<T: KvElement>(seed: u64) {
             let query = random.floats(head_dim, 2.0);
             for start in [0, tokens / 2] {
                 let plain = cache.ask(&query, start);
-                let pages = HeadPages {
-                    values: None,
-                    ..plain.pages
-                };
+                let mut pages = plain.pages;
+                pages.layout.values = None;
                 check(&cache, &Ask { pages, ..plain }, "values in keys");
             }
         }
@@ -302,13 +410,15 @@ fn largest_score_dominates_distant_ones() {
 
 #[test]
 fn visible_nan_stays_visible() {
-    seen_nan::<f32>();
-    seen_nan::<F16Bits>();
-    seen_nan::<Bf16Bits>();
-    seen_nan::<Q8Code>();
+    seen_nan::<f32>(None);
+    seen_nan::<F16Bits>(None);
+    seen_nan::<Bf16Bits>(None);
+    for codes in code_pairs() {
+        seen_nan::<u8>(Some(codes));
+    }
 }
 
-fn seen_nan<T: KvElement>() {
+fn seen_nan<T: TestElement>(codes: Option<HeadCodes>) {
     for (tokens, broken) in [
         (1, 0),
         (20, 19),
@@ -316,7 +426,7 @@ fn seen_nan<T: KvElement>() {
         (2 * PIECE + 9, 3),
         (PIECE + 1, PIECE),
     ] {
-        let cache = Cache::<T>::random(&mut Random(37), 8, 8, tokens);
+        let cache = Cache::<T>::coded(codes, &mut Random(37), [8, 8], tokens);
         let nan = vec![f32::NAN; 8];
         cache.write(broken, &nan, &nan);
         let query = vec![1.0; 8];
@@ -331,11 +441,11 @@ fn seen_nan<T: KvElement>() {
     }
 }
 
-fn batched<T: KvElement>(seed: u64) {
+fn batched<T: TestElement>(codes: Option<HeadCodes>, seed: u64) {
     let mut random = Random(seed);
     for (head_dim, value_dim) in [(1, 1), (7, 9), (64, 64), (80, 80), (33, 130), (600, 16)] {
         for tokens in [131, 2 * PIECE + 3] {
-            let cache = Cache::<T>::random(&mut random, head_dim, value_dim, tokens);
+            let cache = Cache::<T>::coded(codes, &mut random, [head_dim, value_dim], tokens);
             for count in 1..=MAX_QUERIES + 1 {
                 let queries: Vec<Vec<f32>> =
                     (0..count).map(|_| random.floats(head_dim, 2.0)).collect();
@@ -364,10 +474,17 @@ fn batched<T: KvElement>(seed: u64) {
 
 #[test]
 fn batching_changes_no_bit() {
-    batched::<f32>(38);
-    batched::<F16Bits>(39);
-    batched::<Bf16Bits>(45);
-    batched::<Q8Code>(46);
+    batched::<f32>(None, 38);
+    batched::<F16Bits>(None, 39);
+    batched::<Bf16Bits>(None, 45);
+    for codes in code_pairs() {
+        batched::<u8>(Some(codes), 46);
+        let skipping = HeadCodes {
+            skip_below: 0.01,
+            ..codes
+        };
+        batched::<u8>(Some(skipping), 47);
+    }
 }
 
 #[test]
@@ -385,50 +502,39 @@ fn broken_keys_affect_only_their_query() {
     assert!(found[64..].iter().all(|value| value.is_nan()));
 }
 
+/// Every format of keys with the same of values, and a mixed pair.
+fn code_pairs() -> Vec<HeadCodes> {
+    let span = |operand, format| CodeSpan {
+        at: 0,
+        operand,
+        format,
+        dim: 0,
+    };
+    let pair = |key, value| HeadCodes {
+        key: span(CodeOperand::Key, key),
+        value: span(CodeOperand::Value, value),
+        skip_below: 0.0,
+    };
+    let mut pairs: Vec<HeadCodes> = CodeFormat::ALL.map(|format| pair(format, format)).into();
+    pairs.push(pair(CodeFormat::Q8, CodeFormat::Turbo4));
+    pairs
+}
+
 /// Formats against stored values, including extremes.
 #[test]
-fn formats_stay_within_their_error_bounds() {
-    fn kept<T: KvElement>(values: &[f32]) -> Vec<f32> {
-        let scale = T::scale_for(values);
-        let stored = values.iter().map(|value| T::store(*value, scale));
-        stored.map(|stored| stored.load() * scale).collect()
+fn floats_stay_within_their_error_bounds() {
+    fn kept<T: PlainElement>(value: f32) -> f32 {
+        T::store(value).load()
     }
-    let values = Random(47).floats(64, 3.0);
-    let near = |kept: Vec<f32>, share: f32| {
-        for (kept, value) in kept.iter().zip(&values) {
-            assert!(
-                (kept - value).abs() <= share * value.abs(),
-                "{kept} for {value}"
-            );
-        }
-    };
-    near(kept::<f32>(&values), 0.0);
-    near(kept::<F16Bits>(&values), 1.0 / 2048.0);
-    near(kept::<Bf16Bits>(&values), 1.0 / 256.0);
-    let largest = values
-        .iter()
-        .fold(0.0f32, |max, value| max.max(value.abs()));
-    for (kept, value) in kept::<Q8Code>(&values).iter().zip(&values) {
-        assert!(
-            (kept - value).abs() <= largest / 253.0,
-            "{kept} for {value}"
-        );
+    for value in Random(47).floats(64, 3.0) {
+        assert_eq!(kept::<f32>(value), value);
+        assert!((kept::<F16Bits>(value) - value).abs() <= value.abs() / 2048.0);
+        assert!((kept::<Bf16Bits>(value) - value).abs() <= value.abs() / 256.0);
     }
     for extreme in [f32::MAX, f32::MIN, 65504.0, 1e-30] {
-        for kept in [
-            kept::<F16Bits>(&[extreme])[0],
-            kept::<Bf16Bits>(&[extreme])[0],
-            kept::<Q8Code>(&[extreme])[0],
-        ] {
+        for kept in [kept::<F16Bits>(extreme), kept::<Bf16Bits>(extreme)] {
             assert!(kept.is_finite(), "{extreme} became {kept}");
         }
     }
-    assert_eq!(kept::<Q8Code>(&[0.0, -0.0, 1e-45]), [0.0; 3]);
-    for broken in [f32::NAN, f32::INFINITY, f32::NEG_INFINITY] {
-        let values = [1.0, broken];
-        assert!(!kept::<Q8Code>(&values)[1].is_finite(), "{broken}");
-        if broken.is_nan() {
-            assert!(kept::<F16Bits>(&values)[1].is_nan() && kept::<Bf16Bits>(&values)[1].is_nan());
-        }
-    }
+    assert!(kept::<F16Bits>(f32::NAN).is_nan() && kept::<Bf16Bits>(f32::NAN).is_nan());
 }

@@ -1,14 +1,17 @@
 //! Softmax attention before and after the kernel.
 
+use std::ops::Range;
+
 use loquat_cpu_kernels::{Kernels, KvElement, PAGE};
 use loquat_spec::{KvSource, QkNorm, QkSpan, RopePairs};
 
-use super::{Forward, NormWeights, add, compute, scale};
+use super::{Forward, NormWeights, PlannedRow, PlannedToken, Scratch, add, compute, scale};
 use crate::adapted::multiply_adapted;
 use crate::adapter::Applied;
 use crate::buffers::{Buffer, fit};
 use crate::linear::{Product, Products, for_parts, for_tokens};
 use crate::model::{AttentionWeights, Branch, Model, Vector};
+use crate::page::LayerLayout;
 use crate::shared::SharedMut;
 
 impl<T: KvElement> Forward<'_, T> {
@@ -42,8 +45,9 @@ impl<T: KvElement> Forward<'_, T> {
             KvSource::Layer(source) => source,
             KvSource::Own | KvSource::KeyIsValue => layer,
         };
-        self.write_kv(layer, weights);
+        self.write_kv(layer, kv_layer, weights);
         self.attend(kv_layer, weights);
+        self.unrotate_output(kv_layer, weights);
         if weights.gate.is_some() {
             self.gate_output(spec.mixed_len(), weights.gate_bias.as_ref());
         }
@@ -51,9 +55,10 @@ impl<T: KvElement> Forward<'_, T> {
 
     /// Applies biases, norms and RoPE to queries and keys, and writes keys and values to their
     /// pages.
-    fn write_kv(&mut self, layer: usize, weights: &AttentionWeights) {
+    fn write_kv(&mut self, layer: usize, kv_layer: usize, weights: &AttentionWeights) {
         let (kernels, plan) = (self.kernels, self.plan);
         let layout = self.layout.layer(layer);
+        let rotated = self.layout.layer(kv_layer).is_rotated();
         let spec = &weights.spec;
         let tokens = plan.tokens.len();
         let query_len = spec.query_len();
@@ -84,12 +89,71 @@ impl<T: KvElement> Forward<'_, T> {
             };
             let applied = plan.applied(token);
             weights.prepare_query((kernels, applied), query, planned.position, rotate);
+            if rotated {
+                rotate_codes(kernels, query, spec.head_dim);
+            }
             if weights.key.is_some() {
                 weights.prepare_key((kernels, applied), key, value, rotate);
+                if rotated {
+                    rotate_codes(kernels, key, spec.head_dim);
+                    rotate_codes(kernels, value, spec.value_dim);
+                }
+                if T::SHARED {
+                    return;
+                }
                 let slot = planned.position % PAGE;
                 // SAFETY: no two tokens share a slot, the session has made the page this
                 // sequence's own, and reading waits for the pool.
                 unsafe { layout.write_token(planned.page, slot, key, value) };
+            }
+        });
+        if T::SHARED && weights.key.is_some() {
+            self.write_codes(layout, weights);
+        }
+    }
+
+    /// Writes keys and values to pages whose tokens share bytes: a page's tokens by one thread.
+    fn write_codes(&mut self, layout: LayerLayout, weights: &AttentionWeights) {
+        let (plan, spec) = (self.plan, &weights.spec);
+        let Scratch {
+            key,
+            value,
+            page_runs: runs,
+            ..
+        } = &mut *self.scratch;
+        lay_out_pages(&plan.rows, &plan.tokens, runs);
+        let (key, value) = (&**key, &**value);
+        let (heads, head_dim, value_dim) = (layout.kv_heads(), spec.head_dim, spec.value_dim);
+        self.pool.run(runs.len() * heads, &|task| {
+            let (run, head) = (runs[task / heads].clone(), task % heads);
+            let head_layout = layout.head_layout(head);
+            for token in run {
+                let planned = &plan.tokens[token];
+                let (slot, pair) = (planned.position % PAGE, token * heads + head);
+                let key = &key[pair * head_dim..(pair + 1) * head_dim];
+                let value = &value[pair * value_dim..(pair + 1) * value_dim];
+                // SAFETY: a page's tokens are in one run, the session has made the page this
+                // sequence's own, and reading waits for the pool.
+                unsafe { T::write_head(planned.page, &head_layout, slot, key, value) };
+            }
+        });
+    }
+
+    /// Attention over codes mixes rotated values.
+    fn unrotate_output(&mut self, kv_layer: usize, weights: &AttentionWeights) {
+        if !self.layout.layer(kv_layer).is_rotated() {
+            return;
+        }
+        let (kernels, tokens) = (self.kernels, self.tokens());
+        let (len, value_dim) = (weights.spec.mixed_len(), weights.spec.value_dim);
+        let mixed = SharedMut::new(&mut self.scratch.inner.values);
+        for_tokens(self.pool, tokens, 8 * len, &|token| {
+            // SAFETY: each token's task touches its own row, and the table was chosen for this
+            // machine.
+            unsafe {
+                for head in mixed.slice(token * len, len).chunks_exact_mut(value_dim) {
+                    (kernels.unrotate_codes)(head);
+                }
             }
         });
     }
@@ -115,6 +179,29 @@ impl<T: KvElement> Forward<'_, T> {
                 }
             },
         );
+    }
+}
+
+/// Rotates one token's heads for attention over codes.
+fn rotate_codes(kernels: &Kernels, heads: &mut [f32], head_dim: usize) {
+    for head in heads.chunks_exact_mut(head_dim) {
+        // SAFETY: the table was chosen for this machine.
+        unsafe { (kernels.rotate_codes)(head) };
+    }
+}
+
+/// Divides the tokens into runs that are in one page.
+fn lay_out_pages<T>(rows: &[PlannedRow], tokens: &[PlannedToken<T>], runs: &mut Vec<Range<usize>>) {
+    runs.clear();
+    runs.reserve_exact(tokens.len());
+    for row in rows {
+        let (mut first, end) = (row.first, row.first + row.tokens);
+        while first < end {
+            let left = PAGE - tokens[first].position % PAGE;
+            let next = (first + left).min(end);
+            runs.push(first..next);
+            first = next;
+        }
     }
 }
 

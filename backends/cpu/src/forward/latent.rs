@@ -98,10 +98,13 @@ impl<T: KvElement> Forward<'_, T> {
                 angles.rotate(kernels, token, rope_key);
             }
             let planned = &plan.tokens[token];
-            let key = latent.iter().chain(&*rope_key).copied();
+            let (page, slot) = (planned.page, planned.position % PAGE);
             // SAFETY: no two tokens share a slot, the session has made the page this sequence's
             // own, and reading waits for the pool.
-            unsafe { layout.write_key(planned.page, planned.position % PAGE, key) };
+            unsafe {
+                layout.write_key(page, slot, 0, latent);
+                layout.write_key(page, slot, spec.latent_dim, rope_key);
+            }
         });
     }
 

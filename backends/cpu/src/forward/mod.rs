@@ -122,6 +122,8 @@ pub struct Scratch {
     query: Buffer<f32>,
     /// Tokens whose queries attend together.
     attended: Vec<Range<usize>>,
+    /// Tokens in one page.
+    page_runs: Vec<Range<usize>>,
     pieces: attend::Pieces,
     key: Buffer<f32>,
     value: Buffer<f32>,

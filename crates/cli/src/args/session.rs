@@ -36,8 +36,9 @@ pub struct SessionArgs {
     /// `fast` rounds activations and KV as suits the device; `reference` computes in fp32.
     #[arg(long, value_enum, default_value_t = PrecisionArg::Fast)]
     pub precision: PrecisionArg,
-    /// Format of the KV cache: f32, f16, bf16 or q8 [default: the backend's preference].
-    #[arg(long, value_name = "FORMAT", value_parser = kv_format)]
+    /// Format of the KV cache: f32, f16, bf16, q8, k8v4, turbo4, turbo3, turbo2, or KEYS:VALUES
+    /// such as q8:turbo3 [default: the backend's preference].
+    #[arg(long, value_name = "FORMAT")]
     pub kv_format: Option<KvFormat>,
 }
 
@@ -68,9 +69,4 @@ impl SessionArgs {
             ..SessionOptions::default()
         }
     }
-}
-
-fn kv_format(name: &str) -> Result<KvFormat, String> {
-    let names = || KvFormat::ALL.map(KvFormat::name).join(", ");
-    KvFormat::from_name(name).ok_or_else(|| format!("is not a KV format. Use one of: {}", names()))
 }

@@ -222,7 +222,7 @@ fn unservable_model_is_refused_at_start() {
 fn unsupported_options_are_refused_at_start() {
     let files = Files::new();
     for (option, words) in [
-        ("kv_format = \"f1\"", "`models.kv_format` must be one of"),
+        ("kv_format = \"f1\"", "`models.kv_format` must be \"auto\""),
         ("device = \"gpu\"", "`device` is \"gpu\""),
         (
             "template = \"nowhere.jinja\"",

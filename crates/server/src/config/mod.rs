@@ -127,14 +127,14 @@ impl KvChoice {
     fn named(name: &str) -> Option<Self> {
         match name {
             Self::AUTO => Some(Self::Auto),
-            name => KvFormat::from_name(name).map(Self::Format),
+            name => name.parse().ok().map(Self::Format),
         }
     }
 
     fn name(&self) -> String {
         match self {
             Self::Auto => Self::AUTO.to_owned(),
-            Self::Format(format) => format.name().to_owned(),
+            Self::Format(format) => format.to_string(),
         }
     }
 

@@ -252,7 +252,7 @@ textual! {
     Duration, "a time such as \"30s\", \"5m\" or \"250ms\"", duration, |time| duration_text(*time);
     MemoryBudget, "a size such as \"6GiB\" or a share of this machine such as \"60%\"",
         |text| budget(text).ok(), |found| budget_text(*found);
-    KvChoice, "one of \"auto\", \"f32\", \"f16\", \"bf16\", \"q8\"",
+    KvChoice, "\"auto\", a format such as \"f16\", \"q8\", \"turbo4\", or \"KEYS:VALUES\"",
         KvChoice::named, KvChoice::name;
     KeyHash, "\"sha256:\" and 64 hexadecimal digits, as `loquat config key` prints it",
         KeyHash::parse, KeyHash::to_string;

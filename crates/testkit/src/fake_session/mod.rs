@@ -244,7 +244,7 @@ fn capabilities(options: &FakeOptions) -> Capabilities {
             None => PrefixCopy::AnyLength,
         },
         export: true,
-        kv_format: "tokens",
+        kv_format: "tokens".to_owned(),
         media: MediaInputs {
             images: options.media.capacity > 0,
             videos: options.media.capacity > 0,

@@ -115,8 +115,8 @@ pub const MODELS: &[ModelSetting] = &[
         "kv_format",
         |m| &mut m.kv_format,
         "\"f32\"",
-        "The KV format: `f32`, `f16`, `bf16` or `q8`, an error if the backend or the model does not \
-         support it; `auto` is the backend's choice",
+        "The KV format, such as `f16`, `q8`, `k8v4` or `turbo4`, an error if the backend or the model \
+         does not support it; `auto` is the backend's choice",
     ),
     ModelSetting::new(
         "context",
