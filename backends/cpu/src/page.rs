@@ -95,6 +95,56 @@ impl LayerLayout {
     /// that of the values, whose place is filled up with zeros.
     pub fn for_heads(heads: usize, key_dim: usize, value_dim: usize) -> Self {
         Self::of_floats((heads, key_dim, value_dim))
+    }
+
+    /// A value without channels is a part of the key.
+    fn of_floats((kv_heads, key_dim, value_dim): (usize, usize, usize)) -> Self {
+        Self {
+            start: 0,
+            kv_heads,
+            head_len: (key_dim + value_dim) * PAGE,
+            head: HeadLayout {
+                keys: 0,
+                key_dim,
+                values: (value_dim > 0).then_some(key_dim * PAGE),
+                value_dim,
+                codes: None,
+            },
+        }
+    }
+
+    fn of_codes(
+        (kv_heads, key_dim, value_dim): (usize, usize, usize),
+        [key_format, value_format]: [CodeFormat; 2],
+        format: &KvFormat,
+    ) -> Self {
+        let key = CodeSpan {
+            at: 0,
+            operand: CodeOperand::Key,
+            format: key_format,
+            dim: key_dim,
+        };
+        let value = CodeSpan {
+            at: key.page_bytes(),
+            operand: CodeOperand::Value,
+            format: value_format,
+            dim: value_dim,
+        };
+        Self {
+            start: 0,
+            kv_heads,
+            head_len: value.at + value.page_bytes(),
+            head: HeadLayout {
+                keys: key.at,
+                key_dim,
+                values: Some(value.at),
+                value_dim,
+                codes: Some(HeadCodes {
+                    key,
+                    value,
+                    skip_below: format.skip_below(),
+                }),
+            },
         }
     }
 
