@@ -340,7 +340,7 @@ mod tests {
         let all = [
             "fmt", "tidy", "clippy", "deny", "docs", "test", "goldens", "judges", "clients",
         ];
-        let full = [&all[..], &["fuzz"]].concat();
+        let full = [&all[..], &["fuzz", "arm64"]].concat();
         let cases: &[(&str, Option<&[&str]>)] = &[
             ("", Some(&all)),
             ("--full", Some(&full)),

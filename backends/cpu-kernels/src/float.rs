@@ -475,7 +475,8 @@ macro_rules! build {
             use crate::tile::ActivationBlock;
             use crate::attention;
             use crate::{
-                AttendArgs, AttendQuery, Bf16Bits, F16Bits, Kernels, PlainOut, PlainRows, Rounded,
+                AttendArgs, AttendQuery, Bf16Bits, F16Bits, Kernels, LANES, LowRankTile, PlainOut,
+                PlainRows, Rounded,
             };
 
             build!(@kernels $(#[$feature])*;
@@ -519,6 +520,17 @@ macro_rules! build {
                 unsafe { $rounded(rows, x, out) }
             }
 
+            $(#[$feature])*
+            unsafe fn add_low_rank(
+                tile: &LowRankTile,
+                inner: &[f32],
+                scales: &[f32; LANES],
+                out: PlainOut,
+            ) {
+                // SAFETY: as the caller's.
+                unsafe { crate::low_rank::add::<$register>(tile, inner, scales, out) }
+            }
+
             pub const TABLE: Kernels = Kernels {
                 name: $name,
                 rms_norm,
@@ -537,6 +549,7 @@ macro_rules! build {
                 round_bf16,
                 plain,
                 plain_bf16,
+                add_low_rank,
                 attend_f32,
                 attend_f16,
                 attend_bf16,

@@ -4,6 +4,8 @@
 //! do not depend on the rest of the batch, bit for bit. Scheduling, sampling and text belong to the
 //! engine, files to `weights`.
 
+mod adapted;
+mod adapter;
 mod affinity;
 mod arena;
 mod buffers;
@@ -115,8 +117,14 @@ impl CpuBackend {
             weight_bytes: weights.packed,
             mapped_bytes: weights.mapped,
             buffer_bytes: buffers::predict_bytes(spec, extent)
+                .saturating_add(adapted::predict_bytes(
+                    spec,
+                    extent.tokens,
+                    &options.adapters,
+                ))
                 .saturating_add(tower_buffer_bytes(spec, &media)),
             media,
+            adapters: options.adapters,
         };
         let limits = Limits::new(spec.max_context, options, &sizes)?;
         let traits = BackendTraits {
@@ -167,6 +175,7 @@ impl CpuBackend {
             logits: Default::default(),
             largest: Default::default(),
             rows: Default::default(),
+            adapters: Default::default(),
         }))
     }
 }

@@ -1,6 +1,7 @@
 //! Multiplies activations by matrices of any format.
 
 use std::ops::Range;
+use std::sync::Arc;
 
 use loquat_cpu_kernels::{ActivationBlock, GROUP, Kernels, Rounded, TILE_ROWS, TileInput};
 use loquat_session::{OpenError, Precision};
@@ -13,8 +14,15 @@ use crate::plain::{Plain, PlainJob};
 use crate::pool::Pool;
 use crate::shared::SharedMut;
 
+/// A matrix, and the slot by which adapters change it.
+pub struct Linear {
+    weights: Arc<LinearWeights>,
+    /// `None` if adapters do not.
+    slot: Option<usize>,
+}
+
 /// Rows of output are computed in tiles of [`TILE_ROWS`], each by one thread.
-pub enum Linear {
+pub enum LinearWeights {
     /// Integer arithmetic over packed codes and rounded activations.
     Packed(Packed),
     /// Floating-point arithmetic over the mapped weights.
@@ -86,10 +94,31 @@ impl Linear {
             Precision::Fast => packer.pack(matrix)?,
             Precision::Reference => None,
         };
-        Ok(match packed {
-            Some(packed) => Self::Packed(packed),
-            None => Self::Plain(Box::new(Plain::new(matrix.clone(), precision))),
+        let weights = match packed {
+            Some(packed) => LinearWeights::Packed(packed),
+            None => LinearWeights::Plain(Box::new(Plain::new(matrix.clone(), precision))),
+        };
+        Ok(Self {
+            weights: Arc::new(weights),
+            slot: None,
         })
+    }
+
+    /// Reads activations as they are, whatever the matrix's format.
+    pub fn exact(matrix: Matrix, slot: usize) -> Self {
+        let plain = Plain::new(matrix, Precision::Reference);
+        Self {
+            weights: Arc::new(LinearWeights::Plain(Box::new(plain))),
+            slot: Some(slot),
+        }
+    }
+
+    pub fn set_slot(&mut self, slot: usize) {
+        self.slot = Some(slot);
+    }
+
+    pub fn weights(&self) -> &Arc<LinearWeights> {
+        &self.weights
     }
 
     /// The bytes that [`Linear::new`] would allocate, or `None` if it would read the mapped file.
@@ -101,10 +130,7 @@ impl Linear {
     }
 
     pub fn rows(&self) -> usize {
-        match self {
-            Self::Packed(packed) => packed.rows(),
-            Self::Plain(plain) => plain.rows(),
-        }
+        self.weights.rows()
     }
 
     fn tiles(&self) -> usize {
@@ -116,9 +142,9 @@ impl Linear {
     fn cached_tokens(&self, cols: usize) -> usize {
         /// Half of the second-level cache of most processors.
         const BYTES: usize = 256 << 10;
-        let per_token = match self {
-            Self::Packed(_) => cols / GROUP * size_of::<ActivationBlock>(),
-            Self::Plain(plain) => match plain.activation_bytes() {
+        let per_token = match &*self.weights {
+            LinearWeights::Packed(_) => cols / GROUP * size_of::<ActivationBlock>(),
+            LinearWeights::Plain(plain) => match plain.activation_bytes() {
                 Some(bytes) => cols * bytes,
                 // Decoding a row costs more than reading activations again.
                 None => return usize::MAX,
@@ -127,6 +153,79 @@ impl Linear {
         (BYTES / per_token.max(1))
             .max(1)
             .next_multiple_of(KERNEL_TOKENS)
+    }
+}
+
+impl LinearWeights {
+    pub fn rows(&self) -> usize {
+        match self {
+            Self::Packed(packed) => packed.rows(),
+            Self::Plain(plain) => plain.rows(),
+        }
+    }
+
+    /// Row `row` as the products see it.
+    pub fn decode_row(&self, row: usize, out: &mut [f32]) {
+        match self {
+            Self::Packed(packed) => packed.decode_row(row, out),
+            Self::Plain(plain) => plain.decode_row(row, out),
+        }
+    }
+}
+
+impl<'a> Product<'a> {
+    /// Its matrix's slot.
+    pub fn slot(&self) -> Option<usize> {
+        self.linear.slot
+    }
+
+    /// Rows of its output.
+    pub fn rows(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// Columns of its output.
+    pub fn cols(&self) -> usize {
+        self.linear.rows()
+    }
+
+    /// Its rows among some of the input's, counted from its first; `None` if there are none.
+    pub fn own_rows(&self, rows: &Range<usize>) -> Option<Range<usize>> {
+        let (start, end) = (
+            rows.start.max(self.tokens.start),
+            rows.end.min(self.tokens.end),
+        );
+        (start < end).then(|| start - self.tokens.start..end - self.tokens.start)
+    }
+
+    /// The values of some of its rows of the input.
+    pub fn input_rows(&self, rows: Range<usize>) -> &[f32] {
+        let first = self.tokens.start;
+        self.input.rows(first + rows.start..first + rows.end)
+    }
+
+    /// # Safety
+    /// As for [`SharedMut::pointer`].
+    pub unsafe fn output(&self, at: usize) -> *mut f32 {
+        // SAFETY: the caller's promise.
+        unsafe { self.out.pointer(at) }
+    }
+
+    /// Some of its rows, by another matrix if one is given; `None` if there are none.
+    pub fn part<'s>(&self, rows: Range<usize>, linear: Option<&'s Linear>) -> Option<Product<'s>>
+    where
+        'a: 's,
+    {
+        let cols = self.cols();
+        (!rows.is_empty()).then(|| Product {
+            linear: linear.unwrap_or(self.linear),
+            input: self.input,
+            tokens: self.tokens.start + rows.start..self.tokens.start + rows.end,
+            out: self.out.part(rows.start * cols, rows.len() * cols),
+            first_task: 0,
+            tiles_per_task: 1,
+            tokens_per_task: 0,
+        })
     }
 }
 
@@ -165,7 +264,9 @@ impl Product<'_> {
 
     /// Computes this tile and the next together; returns whether that was possible.
     fn run_pair(&self, kernels: &Kernels, tile: usize, of_product: Range<usize>) -> bool {
-        let (Linear::Packed(packed), Some(tile_pair)) = (self.linear, kernels.tile_pair) else {
+        let (LinearWeights::Packed(packed), Some(tile_pair)) =
+            (&*self.linear.weights, kernels.tile_pair)
+        else {
             return false;
         };
         let rows = self.linear.rows();
@@ -193,8 +294,8 @@ impl Product<'_> {
         let before = of_product.start * linear.rows();
         let first = tile * TILE_ROWS;
         let rows = TILE_ROWS.min(linear.rows() - first);
-        match linear {
-            Linear::Packed(packed) => {
+        match &*linear.weights {
+            LinearWeights::Packed(packed) => {
                 let tile = packed.tile(tile);
                 let write = |input: &TileInput, at: *mut f32, stride: usize| {
                     // SAFETY: the table was chosen for this machine, and `at` is valid for
@@ -220,7 +321,7 @@ impl Product<'_> {
                     }
                 }
             }
-            Linear::Plain(plain) => {
+            LinearWeights::Plain(plain) => {
                 let job = PlainJob {
                     input,
                     tokens,
@@ -260,9 +361,9 @@ impl Activations {
     ) {
         let (mut packed, mut bf16) = (false, false);
         for linear in readers {
-            match linear {
-                Linear::Packed(_) => packed = true,
-                Linear::Plain(plain) => bf16 |= plain.reads_bf16(),
+            match &*linear.weights {
+                LinearWeights::Packed(_) => packed = true,
+                LinearWeights::Plain(plain) => bf16 |= plain.reads_bf16(),
             }
         }
         if packed {
@@ -336,6 +437,13 @@ impl Activations {
 /// Runs several products in one parallel loop.
 pub fn multiply<'a>(kernels: &Kernels, pool: &mut Pool, mut products: impl AsMut<[Product<'a>]>) {
     let products = products.as_mut();
+    let tasks = arrange(pool, products);
+    let products = &*products;
+    pool.run(tasks, &|task| run_product(kernels, products, task));
+}
+
+/// Divides products into tasks, and returns how many there are.
+pub fn arrange(pool: &Pool, products: &mut [Product]) -> usize {
     let tiles: usize = products.iter().map(|product| product.linear.tiles()).sum();
     let threads = pool.threads();
     // With few tiles for each thread, the last ones would leave most threads without work. With
@@ -354,12 +462,14 @@ pub fn multiply<'a>(kernels: &Kernels, pool: &mut Pool, mut products: impl AsMut
         product.first_task = tasks;
         tasks += product.tasks();
     }
-    let products = &*products;
-    pool.run(tasks, &|task| {
-        let after = products.partition_point(|product| product.first_task <= task);
-        let product = &products[after - 1];
-        product.run_task(kernels, task - product.first_task);
-    });
+    tasks
+}
+
+/// Runs a task of arranged products.
+pub fn run_product(kernels: &Kernels, products: &[Product], task: usize) {
+    let after = products.partition_point(|product| product.first_task <= task);
+    let product = &products[after - 1];
+    product.run_task(kernels, task - product.first_task);
 }
 
 /// Tasks of a product for each thread, if it has enough tokens.

@@ -11,11 +11,11 @@ use loquat_spec::{
 };
 use loquat_weights::{FileWatch, Matrix, Weights};
 
-use crate::linear::Linear;
+use crate::linear::{Linear, LinearWeights};
 use crate::model::{
     AttentionWeights, Conv, DeltaWeights, DenseWeights, ExpertsWeights, Inner, InnerWeights,
     LatentWeights, LowRank, MambaWeights, Model, Norm, Output, PerLayerWeights, QueryDown,
-    RopeTable, SharedWeights, ShortConvWeights,
+    RopeTable, SharedWeights, ShortConvWeights, Slots, Vector,
 };
 use crate::pack::Packer;
 use crate::tower::Tower;
@@ -38,9 +38,10 @@ impl Model {
             packer,
             ropes: Vec::new(),
             files: FileWatch::default(),
+            slots: Slots::default(),
         };
         let layers = load_layers(&mut loader, spec, weights, progress)?;
-        let head = loader.linear(matrix(weights, head_role(spec))?)?;
+        let head = loader.linear(Role::Head, matrix(weights, head_role(spec))?)?;
         let tower = if runs_tower {
             Tower::load(
                 spec,
@@ -57,8 +58,8 @@ impl Model {
             hidden_size: spec.hidden_size,
             vocab_size: spec.vocab_size,
             embedding_scale: spec.embedding.scale,
-            embedding: match (spec.head.tied, &head) {
-                (true, Linear::Packed(_)) => None,
+            embedding: match (spec.head.tied, &**head.weights()) {
+                (true, LinearWeights::Packed(_)) => None,
                 _ => Some(loader.in_place(Role::Embedding)?),
             },
             positions: match spec.embedding.positions {
@@ -69,7 +70,10 @@ impl Model {
                 Some(inputs) => Some(PerLayerWeights {
                     spec: inputs,
                     embedding: loader.in_place(Role::PerLayerEmbedding)?,
-                    projection: loader.linear(matrix(weights, Role::PerLayerProjection)?)?,
+                    projection: loader.linear(
+                        Role::PerLayerProjection,
+                        matrix(weights, Role::PerLayerProjection)?,
+                    )?,
                     norm: load_norm(&mut loader, weights, &inputs.norm, Role::PerLayerNorm, None)?,
                 }),
                 None => None,
@@ -77,11 +81,12 @@ impl Model {
             layers,
             final_norm: load_final_norm(&mut loader, spec, weights)?,
             head,
-            head_bias: weights.vector(Role::HeadBias).map(<[f32]>::to_vec),
+            head_bias: loader.vector(Role::HeadBias),
             head_scale: spec.head.scale,
             softcap: spec.head.softcap,
             ropes: loader.ropes,
             files: loader.files,
+            slots: loader.slots,
         };
         progress(1.0);
         Ok(model)
@@ -134,15 +139,24 @@ struct Loader<'a> {
     packer: Packer<'a>,
     ropes: Vec<RopeTable>,
     files: FileWatch,
+    slots: Slots,
 }
 
 impl Loader<'_> {
-    fn linear(&mut self, matrix: &Matrix) -> Result<Linear, OpenError> {
-        let linear = Linear::new(matrix, self.precision, &mut self.packer)?;
-        if matches!(linear, Linear::Plain(_)) {
+    /// The role's next matrix.
+    fn linear(&mut self, role: Role, matrix: &Matrix) -> Result<Linear, OpenError> {
+        let mut linear = Linear::new(matrix, self.precision, &mut self.packer)?;
+        if matches!(**linear.weights(), LinearWeights::Plain(_)) {
             self.files.add(matrix);
         }
+        self.slots.add_matrix(role, &mut linear);
         Ok(linear)
+    }
+
+    fn vector(&mut self, role: Role) -> Option<Vector> {
+        let values = self.weights.vector(role)?.to_vec();
+        let slot = self.slots.vector(role);
+        Some(Vector { values, slot })
     }
 
     /// A matrix that is read from the file in every step.
@@ -161,14 +175,19 @@ impl LayerParts for Loader<'_> {
     fn norm(
         &mut self,
         spec: &NormSpec,
-        weight: Option<&[f32]>,
-        bias: Option<&[f32]>,
+        weight: Option<(Role, &[f32])>,
+        bias: Option<(Role, &[f32])>,
     ) -> Result<Norm, OpenError> {
+        let slots = [weight, bias].map(|vector| Some(self.slots.vector(vector?.0)));
+        let values = |vector: Option<(Role, &[f32])>| {
+            vector.map_or_else(Vec::new, |(_, values)| values.to_vec())
+        };
         Ok(Norm {
             kind: spec.kind,
             eps: spec.eps,
-            weight: weight.unwrap_or_default().to_vec(),
-            bias: bias.unwrap_or_default().to_vec(),
+            weight: values(weight),
+            bias: values(bias),
+            slots,
         })
     }
 
@@ -194,7 +213,8 @@ struct LayerLoader<'l, 'a> {
 
 impl LayerLoader<'_, '_> {
     fn linear(&mut self, role: R) -> Result<Linear, OpenError> {
-        self.loader.linear(self.weights.matrix(role)?)
+        let matrix = self.weights.matrix(role)?;
+        self.loader.linear(self.weights.role(role), matrix)
     }
 
     fn optional_linear(&mut self, present: bool, role: R) -> Result<Option<Linear>, OpenError> {
@@ -202,8 +222,11 @@ impl LayerLoader<'_, '_> {
     }
 
     fn stack(&mut self, role: R) -> Result<Vec<Linear>, OpenError> {
+        let of_layer = self.weights.role(role);
         let stack = self.weights.stack(role)?.iter();
-        stack.map(|matrix| self.loader.linear(matrix)).collect()
+        stack
+            .map(|matrix| self.loader.linear(of_layer, matrix))
+            .collect()
     }
 
     fn vector(&self, role: R) -> Result<Vec<f32>, OpenError> {
@@ -216,6 +239,11 @@ impl LayerLoader<'_, '_> {
 
     fn bias(&self, role: R) -> Option<Vec<f32>> {
         self.weights.bias(role).map(<[f32]>::to_vec)
+    }
+
+    /// A bias that adapters may replace.
+    fn adaptable_bias(&mut self, role: R) -> Option<Vector> {
+        self.loader.vector(self.weights.role(role.bias()?))
     }
 
     fn norm(&mut self, role: R, norm: Option<&NormSpec>) -> Result<Option<Norm>, OpenError> {
@@ -288,7 +316,7 @@ impl LayerLoader<'_, '_> {
         let output = match output {
             Some(role) => Some(Output {
                 linear: self.linear(role)?,
-                bias: self.bias(role),
+                bias: self.adaptable_bias(role),
             }),
             None => None,
         };
@@ -307,10 +335,10 @@ impl LayerLoader<'_, '_> {
             key: self.optional_linear(own, R::Key)?,
             value: self.optional_linear(own_value, R::Value)?,
             gate: self.optional_linear(attention.output_gate, R::OutputGate)?,
-            gate_bias: self.optional(R::OutputGateBias),
-            query_bias: self.optional(R::QueryBias),
-            key_bias: self.optional(R::KeyBias),
-            value_bias: self.optional(R::ValueBias),
+            gate_bias: self.adaptable_bias(R::OutputGate),
+            query_bias: self.adaptable_bias(R::Query),
+            key_bias: self.adaptable_bias(R::Key),
+            value_bias: self.adaptable_bias(R::Value),
             query_norm: self.norm(R::QueryNorm, qk.as_ref())?,
             key_norm: self.norm(R::KeyNorm, qk.as_ref().filter(|_| own))?,
             // It never has a weight, so the role does not matter.
@@ -422,8 +450,8 @@ impl LayerLoader<'_, '_> {
             gate_scale: dense.gate_scale,
             gate: self.optional_linear(dense.gated, gate)?,
             up: self.linear(up)?,
-            gate_bias: self.bias(gate),
-            up_bias: self.bias(up),
+            gate_bias: self.adaptable_bias(gate),
+            up_bias: self.adaptable_bias(up),
         })
     }
 

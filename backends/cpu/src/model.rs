@@ -1,16 +1,19 @@
 //! A model's weights, packed for this machine, in the order the forward pass reads them.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::Arc;
 
 use loquat_cpu_kernels::ConvWeights;
 use loquat_session::loading::{LoadedBlock, LoadedBranch, LoadedLayer};
 use loquat_spec::{
     Activation, Attention, DeltaRule, Experts, LatentAttention, Mamba2, NormKind, PerLayerInputs,
-    Rope, ShortConv,
+    Role, Rope, ShortConv,
 };
 use loquat_weights::{FileWatch, Matrix};
 
-use crate::linear::Linear;
+use crate::adapter::Applied;
+use crate::linear::{Linear, LinearWeights};
 use crate::tower::Tower;
 
 pub struct Model {
@@ -26,23 +29,28 @@ pub struct Model {
     pub ropes: Vec<RopeTable>,
     pub final_norm: Norm,
     pub head: Linear,
-    pub head_bias: Option<Vec<f32>>,
+    pub head_bias: Option<Vector>,
     pub head_scale: f32,
     pub softcap: Option<f32>,
     /// `None` if the model has none, or the session takes no pictures.
     pub tower: Option<Tower>,
     /// The files of the matrices that are not copied.
     pub files: FileWatch,
+    pub slots: Slots,
 }
 
 impl Model {
     /// Writes the embedding of a token, before any scaling. The session has checked the ID.
-    pub fn embed(&self, token: usize, out: &mut [f32]) {
-        match (&self.embedding, &self.head) {
-            (None, Linear::Packed(packed)) => packed.decode_row(token, out),
+    pub fn embed(&self, token: usize, applied: &[Applied], out: &mut [f32]) {
+        let replaced = applied.iter().find_map(|applied| applied.adapter.table());
+        match (replaced.or(self.embedding.as_ref()), &**self.head.weights()) {
+            (None, LinearWeights::Packed(packed)) => packed.decode_row(token, out),
             (Some(matrix), _) if matrix.decode_row(token, out).is_ok() => {}
             // Binding has checked the lengths; a failure must not result in zeros.
             _ => out.fill(f32::NAN),
+        }
+        for applied in applied {
+            applied.adapter.add_embedding(token, applied.scale, out);
         }
     }
 }
@@ -83,7 +91,7 @@ pub enum Inner {
 /// Projects a branch back to the stream.
 pub struct Output {
     pub linear: Linear,
-    pub bias: Option<Vec<f32>>,
+    pub bias: Option<Vector>,
 }
 
 pub struct AttentionWeights {
@@ -95,10 +103,10 @@ pub struct AttentionWeights {
     pub key: Option<Linear>,
     pub value: Option<Linear>,
     pub gate: Option<Linear>,
-    pub gate_bias: Option<Vec<f32>>,
-    pub query_bias: Option<Vec<f32>>,
-    pub key_bias: Option<Vec<f32>>,
-    pub value_bias: Option<Vec<f32>>,
+    pub gate_bias: Option<Vector>,
+    pub query_bias: Option<Vector>,
+    pub key_bias: Option<Vector>,
+    pub value_bias: Option<Vector>,
     pub query_norm: Option<Norm>,
     pub key_norm: Option<Norm>,
     pub value_norm: Option<Norm>,
@@ -220,8 +228,8 @@ pub struct DenseWeights {
     pub gate_scale: f32,
     pub gate: Option<Linear>,
     pub up: Linear,
-    pub gate_bias: Option<Vec<f32>>,
-    pub up_bias: Option<Vec<f32>>,
+    pub gate_bias: Option<Vector>,
+    pub up_bias: Option<Vector>,
 }
 
 pub struct ExpertsWeights {
@@ -247,12 +255,60 @@ pub struct SharedWeights {
     pub router: Option<Linear>,
 }
 
+/// A vector that adapters may replace.
+pub struct Vector {
+    pub values: Vec<f32>,
+    pub slot: usize,
+}
+
+impl Vector {
+    /// The values for a token with these adapters.
+    pub fn adapted<'a>(&'a self, applied: &'a [Applied]) -> &'a [f32] {
+        let replaced = |applied: &'a Applied| applied.adapter.vector(self.slot);
+        applied.iter().find_map(replaced).unwrap_or(&self.values)
+    }
+}
+
+/// What adapters change, by role. Slots number the matrices and vectors.
+#[derive(Default)]
+pub struct Slots {
+    pub linears: Vec<Arc<LinearWeights>>,
+    /// The first slot of each role's matrices, and how many there are.
+    pub matrices: BTreeMap<Role, Range<usize>>,
+    pub vectors: BTreeMap<Role, usize>,
+}
+
+impl Slots {
+    /// The slot of a matrix of a role.
+    pub fn matrix(&self, role: Role, member: usize) -> Option<usize> {
+        let slots = self.matrices.get(&role)?;
+        (member < slots.len()).then(|| slots.start + member)
+    }
+
+    /// Gives the role's next matrix a slot.
+    pub fn add_matrix(&mut self, role: Role, linear: &mut Linear) {
+        let slot = self.linears.len();
+        let slots = self.matrices.entry(role).or_insert(slot..slot);
+        slots.end = slot + 1;
+        linear.set_slot(slot);
+        self.linears.push(Arc::clone(linear.weights()));
+    }
+
+    /// The slot of a vector, which several parts of a layer may share.
+    pub fn vector(&mut self, role: Role) -> usize {
+        let next = self.vectors.len();
+        *self.vectors.entry(role).or_insert(next)
+    }
+}
+
 pub struct Norm {
     pub kind: NormKind,
     pub eps: f32,
     /// Empty if the norm has none.
     pub weight: Vec<f32>,
     pub bias: Vec<f32>,
+    /// Of weight and bias.
+    pub slots: [Option<usize>; 2],
 }
 
 pub struct RopeTable {

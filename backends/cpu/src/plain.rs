@@ -61,6 +61,14 @@ impl Plain {
         self.matrix.rows()
     }
 
+    /// Row `row` as exact values.
+    pub fn decode_row(&self, row: usize, out: &mut [f32]) {
+        // Binding has matched every length; a failure must not result in zeros.
+        if self.matrix.decode_row(row, out).is_err() {
+            out.fill(f32::NAN);
+        }
+    }
+
     /// Bytes of an activation, or `None` if rows are decoded for each product.
     pub fn activation_bytes(&self) -> Option<usize> {
         match self.arithmetic {

@@ -1,16 +1,21 @@
 //! The session contract over the forward pass.
 
+use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use loquat_cpu_kernels::{Kernels, KvElement, PAGE};
 use loquat_session::sequences::{RowGrant, RowStates, Sequences, TokenPlace};
 use loquat_session::transfer::{Envelope, Unsealed, unseal};
 use loquat_session::{
-    Capabilities, Emit, Media, MediaHandle, MediaId, MediaLayout, Memory, SequenceId, Session,
-    SessionError, StepBatch, StepOutput, delegate_sequences,
+    AdapterId, AdapterWeights, AppliedAdapter, Capabilities, Emit, Media, MediaHandle, MediaId,
+    MediaLayout, Memory, SequenceId, Session, SessionError, StepBatch, StepOutput,
+    delegate_sequences,
 };
 use loquat_spec::ModelSpec;
 
+use crate::adapted::Run;
+use crate::adapter::{Applied, LoadedAdapter};
 use crate::buffers::{Buffer, fit};
 use crate::forward::{
     Forward, Plan, PlannedFeature, PlannedRow, PlannedState, PlannedToken, Scratch,
@@ -41,12 +46,15 @@ pub struct CpuSession<T: KvElement> {
     pub largest: Buffer<Option<u32>>,
     /// Empty between steps; kept for its allocations.
     pub rows: StepRows,
+    pub adapters: BTreeMap<AdapterId, Arc<LoadedAdapter>>,
 }
 
 /// The rows of a step.
 #[derive(Default)]
 pub struct StepRows {
     accepted: Vec<Result<Accepted, SessionError>>,
+    /// Accepted rows, those with the same adapters together.
+    order: Vec<usize>,
     emitted: Emitted,
 }
 
@@ -105,14 +113,108 @@ impl Emitted {
 }
 
 impl<T: KvElement> CpuSession<T> {
-    /// Checks one row and plans it; a refused row changes nothing.
-    fn accept(&mut self, batch: &StepBatch, index: usize) -> Result<Accepted, SessionError> {
+    /// Checks all rows; a refused row changes nothing.
+    fn accept(&mut self, batch: &StepBatch, rows: &mut StepRows) {
+        let mut planned = 0;
+        for index in 0..batch.rows().len() {
+            let grant = self
+                .sequences
+                .accept(batch, index, planned, &self.capabilities);
+            if let Ok(grant) = &grant {
+                planned += grant.tokens;
+                rows.order.push(index);
+            }
+            let accepted = grant.map(|grant| Accepted { first: 0, grant });
+            rows.accepted.push(accepted);
+        }
+    }
+
+    /// Plans the accepted rows. Rows with the same adapters are adjacent, so that those are read
+    /// once.
+    fn plan_rows(&mut self, batch: &StepBatch, rows: &mut StepRows) {
+        let adapters = |index: &usize| {
+            let sequence = batch.rows()[*index].sequence;
+            self.sequences.adapters(sequence).map_or(&[][..], |all| all)
+        };
+        if rows.order.iter().any(|index| !adapters(index).is_empty()) {
+            let key = |applied: &AppliedAdapter| (applied.id, applied.scale.to_bits());
+            rows.order.sort_unstable_by(|a, b| {
+                let keys = adapters(a).iter().map(key);
+                keys.cmp(adapters(b).iter().map(key)).then(a.cmp(b))
+            });
+        }
+        for index in &rows.order {
+            let slot = &mut rows.accepted[*index];
+            let Ok(accepted) = slot else {
+                continue;
+            };
+            match self.plan_row(batch, *index, &accepted.grant) {
+                Ok(first) => accepted.first = first,
+                Err(error) => {
+                    if let Ok(refused) = std::mem::replace(slot, Err(error)) {
+                        self.sequences.roll_back(refused.grant);
+                    }
+                }
+            }
+        }
+    }
+
+    /// The group of a row's adapters, which starts unless the last row has the same.
+    fn plan_adapters(&mut self, sequence: SequenceId) -> Result<Option<usize>, SessionError> {
+        let own = self.sequences.adapters(sequence)?;
+        if own.is_empty() {
+            return Ok(None);
+        }
+        let plan = &mut self.plan.adapters;
+        let loaded = |adapter: &AppliedAdapter| {
+            let weights = self.adapters.get(&adapter.id);
+            let weights = weights.ok_or(SessionError::UnknownAdapter(adapter.id))?;
+            Ok(Applied {
+                adapter: Arc::clone(weights),
+                scale: adapter.scale,
+            })
+        };
+        let is_same = |range: &Range<usize>| {
+            let last = &plan.applied[range.clone()];
+            let same = |(applied, own): (&Applied, &AppliedAdapter)| {
+                let weights = self.adapters.get(&own.id);
+                applied.scale == own.scale
+                    && weights.is_some_and(|weights| Arc::ptr_eq(weights, &applied.adapter))
+            };
+            last.len() == own.len() && last.iter().zip(own.iter()).all(same)
+        };
+        if !plan.groups.last().is_some_and(is_same) {
+            let first = plan.applied.len();
+            for adapter in own.iter() {
+                plan.applied.push(loaded(adapter)?);
+            }
+            plan.groups.push(first..plan.applied.len());
+        }
+        Ok(Some(plan.groups.len() - 1))
+    }
+
+    /// Plans one row and returns the index of its first token.
+    fn plan_row(
+        &mut self,
+        batch: &StepBatch,
+        index: usize,
+        grant: &RowGrant,
+    ) -> Result<usize, SessionError> {
         let row = &batch.rows()[index];
         let first = self.plan.tokens.len();
-        let grant = self
-            .sequences
-            .accept(batch, index, first, &self.capabilities)?;
-        let places = self.sequences.places(&grant);
+        let group = self.plan_adapters(row.sequence)?;
+        if let Some(group) = group {
+            let runs = &mut self.plan.adapters.runs;
+            let end = first + grant.tokens;
+            match runs.last_mut() {
+                Some(last) if last.group == group => last.rows.end = end,
+                _ => runs.push(Run {
+                    rows: first..end,
+                    group,
+                }),
+            }
+        }
+        let places = self.sequences.places(grant);
         let storage = self.sequences.storage();
         let pages = self.plan.pages.len();
         let own = self.sequences.pages(row.sequence)?;
@@ -132,6 +234,7 @@ impl<T: KvElement> CpuSession<T> {
                 seen_end: place.seen_end,
                 page: self.plan.pages[pages + position / PAGE],
                 pages: (pages, self.plan.pages.len()),
+                group,
             });
         }
         for span in batch.media(row) {
@@ -152,7 +255,7 @@ impl<T: KvElement> CpuSession<T> {
             tokens: grant.tokens,
             state: states.map(|states| planned_state(storage, states, grant.start)),
         });
-        Ok(Accepted { first, grant })
+        Ok(first)
     }
 
     fn forward(&mut self) -> (Forward<'_, T>, &mut Buffer<f32>, &mut Buffer<Option<u32>>) {
@@ -223,6 +326,21 @@ impl<T: KvElement> Session for CpuSession<T> {
         self.sequences.release(sequence)
     }
 
+    fn load_adapter(&mut self, adapter: &AdapterWeights) -> Result<AdapterId, SessionError> {
+        let bytes = LoadedAdapter::predict_bytes(adapter);
+        self.sequences.check_adapter(adapter.rank(), bytes)?;
+        let loaded = LoadedAdapter::load(&self.model, &mut self.pool, adapter)?;
+        let id = self.sequences.add_adapter(adapter, bytes)?;
+        self.adapters.insert(id, Arc::new(loaded));
+        Ok(id)
+    }
+
+    fn unload_adapter(&mut self, adapter: AdapterId) -> Result<(), SessionError> {
+        self.sequences.remove_adapter(adapter)?;
+        self.adapters.remove(&adapter);
+        Ok(())
+    }
+
     fn encode(&mut self, media: &Media) -> Result<MediaHandle, SessionError> {
         let inputs = &self.capabilities.media;
         if !inputs.embeddings {
@@ -271,9 +389,8 @@ impl<T: KvElement> Session for CpuSession<T> {
         output.reset(&self.capabilities);
         self.plan.clear();
         let mut rows = std::mem::take(&mut self.rows);
-        for index in 0..batch.rows().len() {
-            rows.accepted.push(self.accept(batch, index));
-        }
+        self.accept(batch, &mut rows);
+        self.plan_rows(batch, &mut rows);
         if !self.plan.tokens.is_empty() {
             self.forward().0.run();
         }
@@ -291,6 +408,7 @@ impl<T: KvElement> Session for CpuSession<T> {
         }
         self.plan.clear();
         rows.emitted.clear();
+        rows.order.clear();
         self.rows = rows;
         let intact = self.model.files.check();
         intact.map_err(|changed| SessionError::WeightsChanged(changed.to_string()))
@@ -300,8 +418,8 @@ impl<T: KvElement> Session for CpuSession<T> {
         let len = self.sequences.len(sequence)?;
         let storage = self.sequences.storage();
         let size = storage.export_len(len).unwrap_or(0);
-        let layout = self.sequences.layout(sequence)?;
-        let mut envelope = Envelope::new(self.fingerprint, len, layout, size);
+        let header = self.sequences.header(sequence)?;
+        let mut envelope = Envelope::new(self.fingerprint, &header, size);
         let pages = self.sequences.pages(sequence)?;
         let state = self.sequences.state(sequence)?;
         storage.export(len, pages, state, envelope.contents());
@@ -312,12 +430,9 @@ impl<T: KvElement> Session for CpuSession<T> {
         let storage = self.sequences.storage();
         let size = |len| storage.export_len(len);
         let max_context = self.capabilities.max_context;
-        let Unsealed {
-            len,
-            layout,
-            contents,
-        } = unseal(bytes, self.fingerprint, max_context, size)?;
-        self.sequences.import((len, layout), |sequences, grant| {
+        let Unsealed { header, contents } = unseal(bytes, self.fingerprint, max_context, size)?;
+        let len = header.len;
+        self.sequences.import(header, |sequences, grant| {
             let pages = sequences.pages(grant.sequence)?.to_vec();
             let state = grant.states.as_ref().map(|states| states.after);
             sequences.storage_mut().import(len, &pages, state, contents);

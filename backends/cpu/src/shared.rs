@@ -28,6 +28,17 @@ impl<'a, T> SharedMut<'a, T> {
         self.len
     }
 
+    /// A part, to be shared in the same way.
+    pub fn part(&self, at: usize, len: usize) -> SharedMut<'a, T> {
+        assert!(at <= self.len && len <= self.len - at);
+        SharedMut {
+            // In bounds by the assertion.
+            start: self.start.wrapping_add(at),
+            len,
+            owner: PhantomData,
+        }
+    }
+
     /// # Safety
     /// No other thread may touch `at..at + len` while the result lives.
     #[expect(clippy::mut_from_ref, reason = "disjointness is the caller's promise")]

@@ -143,6 +143,10 @@ Array gelu_tanh(const Array& x) {
   return same(0.5f, x) * x * (same(1.0f, x) + mx::tanh(inner));
 }
 
+Array quick_gelu(const Array& x) {
+  return x * mx::sigmoid(same(1.702f, x) * x);
+}
+
 Array softplus(const Array& x) {
   return mx::logaddexp(x, same(0.0f, x));
 }
@@ -224,6 +228,8 @@ const Function& fused(uint32_t kind) {
             return {in.size() > 3 ? decay * in[3] : decay};
           },
           true),
+      mx::compile([](const Inputs& in) -> Inputs { return {quick_gelu(in[0])}; }, true),
+      mx::compile([](const Inputs& in) -> Inputs { return {quick_gelu(in[0]) * in[1]}; }, true),
   };
   return table.at(kind);
 }
@@ -480,6 +486,8 @@ Array* lq_unary(uint32_t op, const Array* a, const Stream* s) {
         return mx::exp(*a, *s);
       case 1:
         return mx::sigmoid(*a, *s);
+      case 2:
+        return mx::rsqrt(*a, *s);
     }
     throw std::invalid_argument("unknown unary operation");
   });
@@ -502,6 +510,8 @@ Array* lq_binary(uint32_t op, const Array* a, const Array* b, const Stream* s) {
         return mx::logical_and(*a, *b, *s);
       case 6:
         return mx::floor_divide(*a, *b, *s);
+      case 7:
+        return mx::maximum(*a, *b, *s);
     }
     throw std::invalid_argument("unknown binary operation");
   });

@@ -117,6 +117,7 @@ impl MlxSession {
         let rows = grants.iter().map(|grant| AcceptedRow {
             grant,
             emit: ONE_TOKEN,
+            media: &[],
         });
         let rows: Vec<AcceptedRow> = rows.collect();
         match self.compute(&rows, Tokens::Device(&tokens)) {

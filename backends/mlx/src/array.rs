@@ -5,6 +5,7 @@
 //! that is updated in place must be dropped before the evaluation.
 
 use std::ffi::CStr;
+use std::ops::Range;
 use std::ptr;
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -61,6 +62,8 @@ pub enum DeviceKind {
 pub enum Unary {
     Exp = 0,
     Sigmoid = 1,
+    /// `1 / sqrt(a)`
+    InverseRoot = 2,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -74,6 +77,7 @@ pub enum Binary {
     And = 5,
     /// The quotient's whole part.
     FloorDivide = 6,
+    Maximum = 7,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -127,6 +131,8 @@ pub enum Fused {
     Change = 20,
     /// `exp(a - b + c)`, optionally times `d`.
     PairDecay = 21,
+    QuickGelu = 22,
+    QuickGeluTimes = 23,
 }
 
 /// How a quantized matrix is packed, in MLX's terms.
@@ -228,6 +234,18 @@ fn raw(array: Option<&Array>) -> *const RawArray {
 
 fn list(arrays: &[&Array]) -> Vec<*const RawArray> {
     arrays.iter().map(|array| array.raw.cast_const()).collect()
+}
+
+/// A range of one dimension.
+pub fn slice_axis(ops: &Ops, x: &Array, axis: usize, range: Range<usize>) -> Result<Array> {
+    let mut stop = x.shape();
+    let (first, end) = (range.start as i32, range.end as i32);
+    if first == 0 && end == stop[axis] {
+        return Ok(x.clone());
+    }
+    let mut start = vec![0; stop.len()];
+    (start[axis], stop[axis]) = (first, end);
+    ops.slice(x, &start, &stop)
 }
 
 /// A device's stream of work, and the operations on it.

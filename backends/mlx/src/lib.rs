@@ -5,6 +5,8 @@
 //! [`Backend::probe`] reports what is missing. Scheduling, sampling and text belong to the engine,
 //! files to `weights`.
 
+mod adapted;
+mod adapter;
 mod ahead;
 mod array;
 mod blocks;
@@ -18,18 +20,23 @@ mod layout;
 mod library;
 mod linear;
 mod loader;
+mod media;
 mod memory;
 mod model;
 mod norm;
 mod pack;
 mod pass;
+mod places;
 mod session;
 mod step;
 mod storage;
 #[cfg(test)]
 mod testing;
+mod tower;
 mod transfer;
 mod worker;
+
+use std::sync::Arc;
 
 use loquat_session::limits::{Limits, MediaSizes, Sizes};
 use loquat_session::sequences::SequenceLimits;
@@ -100,24 +107,33 @@ impl MlxBackend {
                 },
             });
         }
-        if spec.media_attention() == MediaAttention::FirstRow {
+        let media = MediaSizes::new(spec, options, dtype.bytes());
+        if spec.is_recurrent() && spec.media_attention() != MediaAttention::Causal {
             return Err(OpenError::Unavailable {
                 backend: self.name(),
-                why: "It does not compute prompts that attend both ways.".to_owned(),
+                why: "It saves recurrent states inside of media that attend both ways.".to_owned(),
                 remedy: "Use `--backend cpu` for this model.".to_owned(),
             });
         }
         let layout = Layout::new(spec);
-        let matrices = pack::report(weights, dtype);
+        let tower = spec.vision.as_ref().filter(|_| media.positions > 0);
+        let is_loaded = |role: &Role| tower.is_some() || !matches!(role, Role::Vision(_));
+        let matrices = pack::report(weights, dtype, is_loaded);
         let vectors = weights
             .vectors()
-            .filter(|(role, _)| !matches!(role, Role::Vision(_)))
+            .filter(|(role, _)| is_loaded(role))
             .map(|(_, vector)| vector.len() * dtype.bytes());
         let weight_bytes =
             matrices.iter().map(|note| note.bytes).sum::<u64>() + vectors.sum::<usize>() as u64;
         let extra_positions = (options.max_sequences as u64)
             .saturating_mul((kv::EXTRA_POSITIONS * layout.token_bytes(dtype)) as u64);
-        let buffers = model::buffer_bytes(spec, options.max_step_tokens, dtype);
+        let context = options.context.unwrap_or(spec.max_context);
+        let step_tokens = media.step_tokens(options.max_step_tokens, context);
+        let buffers = model::buffer_bytes(spec, step_tokens, dtype).saturating_add(
+            tower.map_or(0, |tower| {
+                tower::buffer_bytes(tower, media.max_patches, dtype)
+            }),
+        );
         let sizes = Sizes {
             device_bytes: Some(device.memory_bytes()),
             kv_bytes_per_token: layout.token_bytes(dtype) as u64,
@@ -125,8 +141,11 @@ impl MlxBackend {
             state_bytes: layout.state_bytes(dtype) as u64,
             weight_bytes,
             mapped_bytes: 0,
-            buffer_bytes: buffers.saturating_add(extra_positions),
-            media: MediaSizes::default(),
+            buffer_bytes: buffers.saturating_add(extra_positions).saturating_add(
+                model::adapter_bytes(spec, step_tokens, dtype, &options.adapters),
+            ),
+            media,
+            adapters: options.adapters,
         };
         let limits = Limits::new(spec.max_context, options, &sizes)?;
         Ok(Draft {
@@ -200,14 +219,15 @@ impl Draft {
         let ops = Ops::new(api, self.device.kind())?;
         self.device.prepare(&ops);
         let loader = Loader::new(&ops, &source.weights, self.dtype, self.limits.context);
-        let model = Model::load(&loader, &source.spec, progress)?;
-        drop(loader);
+        let runs_tower = self.limits.sizes.media.positions > 0;
+        let model = Model::load(loader, &source.spec, runs_tower, progress)?;
         // Buffers of the upload.
         share.clear_cache();
         let storage = ArrayStorage::new(source.spec.layers.len());
         let sequences = MlxSequences::new(storage, SequenceLimits::from(&self.limits));
         Ok(Box::new(MlxSession {
             fingerprint: fingerprint(source, self.dtype.name()),
+            spec: Arc::clone(&source.spec),
             ops,
             model,
             layout: self.layout,

@@ -1,9 +1,13 @@
 //! Matrices as MLX multiplies by them.
 
+use loquat_spec::Role;
+
+use crate::adapted::{self, Applied, Select, StepAdapters};
 use crate::array::{Array, Ops, Packed, Type};
 use crate::error::MlxError;
 
 /// One matrix of [rows, cols], or a stack of [count, rows, cols].
+#[derive(Clone)]
 pub enum Kernel {
     /// Transposed for multiplication, [..., cols, rows]: a view of the uploaded array.
     Plain(Array),
@@ -12,7 +16,7 @@ pub enum Kernel {
 
 impl Kernel {
     /// `x`: [..., cols] to [..., rows]; with a stack, each matrix for its entry of the batch.
-    fn multiply(&self, ops: &Ops, x: &Array) -> Result<Array, MlxError> {
+    pub fn multiply(&self, ops: &Ops, x: &Array) -> Result<Array, MlxError> {
         match self {
             Self::Plain(weight) => ops.matmul(x, weight),
             Self::Packed(packed) => ops.quantized_matmul(x, packed),
@@ -20,7 +24,7 @@ impl Kernel {
     }
 
     /// `x`: [..., 1, cols] by the chosen matrices of the stack.
-    fn gather(&self, ops: &Ops, x: &Array, choice: StackChoice) -> Result<Array, MlxError> {
+    pub fn gather(&self, ops: &Ops, x: &Array, choice: StackChoice) -> Result<Array, MlxError> {
         let StackChoice { matrices, sorted } = choice;
         match self {
             Self::Plain(weight) => ops.gather_matmul(x, weight, matrices, sorted),
@@ -38,10 +42,20 @@ pub struct StackChoice<'a> {
     pub sorted: bool,
 }
 
+/// Rows of a matrix with the roles by which adapters change them.
+#[derive(Debug, Clone, Copy)]
+pub struct Part {
+    pub rows: usize,
+    pub matrix: Role,
+    pub bias: Option<Role>,
+}
+
 /// A matrix that activations are multiplied by, with an optional bias.
 pub struct Linear {
     pub kernel: Kernel,
     pub bias: Option<Array>,
+    /// All rows, in their order; empty if adapters change none.
+    pub parts: Vec<Part>,
 }
 
 impl Linear {
@@ -103,9 +117,14 @@ impl JoinedLinear {
         }
     }
 
-    /// One output for each matrix, in their order. `x`: [..., cols].
-    pub fn apply(&self, ops: &Ops, x: &Array) -> Result<Vec<Array>, MlxError> {
-        self.outputs(ops, |linear| linear.apply(ops, x))
+    /// One output for each matrix, in their order. `x`: [tokens, cols].
+    pub fn apply(
+        &self,
+        ops: &Ops,
+        x: &Array,
+        adapters: &StepAdapters,
+    ) -> Result<Vec<Array>, MlxError> {
+        self.outputs(ops, |linear| linear.adapted(ops, x, adapters))
     }
 }
 
@@ -136,12 +155,22 @@ pub struct Stack {
     pub kernel: Kernel,
     /// [count, rows], added to the outputs of the chosen matrices.
     pub bias: Option<Array>,
+    /// As those of a [`Linear`].
+    pub parts: Vec<Part>,
 }
 
 impl Stack {
-    /// `x`: [..., 1, cols] to [..., 1, rows].
-    pub fn apply(&self, ops: &Ops, x: &Array, choice: StackChoice) -> Result<Array, MlxError> {
+    /// `x`: [..., 1, cols] to [..., 1, rows], for tokens with these adapters.
+    pub fn apply(
+        &self,
+        ops: &Ops,
+        x: &Array,
+        choice: StackChoice,
+        applied: &[Applied],
+    ) -> Result<Array, MlxError> {
         let out = self.kernel.gather(ops, x, choice)?;
+        let select = Select::Chosen(choice);
+        let out = adapted::change(ops, out, x, &self.parts, applied, &select)?;
         match &self.bias {
             Some(bias) => {
                 let own = ops.take_rows(bias, choice.matrices, 0)?;
@@ -152,15 +181,37 @@ impl Stack {
     }
 
     /// One matrix for each entry of the batch: `x`: [count, tokens, cols] to [count, tokens, rows].
-    pub fn apply_each(&self, ops: &Ops, x: &Array) -> Result<Array, MlxError> {
-        self.kernel.multiply(ops, x)
+    pub fn apply_each(
+        &self,
+        ops: &Ops,
+        x: &Array,
+        adapters: &StepAdapters,
+    ) -> Result<Array, MlxError> {
+        let out = self.kernel.multiply(ops, x)?;
+        if !adapters.change_matrices(&self.parts) {
+            return Ok(out);
+        }
+        adapters.each_segment(ops, 1, |segment| {
+            let (out, x) = (segment.part(ops, &out, 1)?, segment.part(ops, x, 1)?);
+            adapted::change(ops, out, &x, &self.parts, &segment.applied, &Select::Each)
+        })
     }
 }
 
 impl JoinedStack {
     /// One output for each stack, in their order, as [`Stack::apply`] returns it.
-    pub fn apply(&self, ops: &Ops, x: &Array, choice: StackChoice) -> Result<Vec<Array>, MlxError> {
-        self.outputs(ops, |stack| stack.apply(ops, x, choice))
+    pub fn apply(
+        &self,
+        ops: &Ops,
+        x: &Array,
+        choice: StackChoice,
+        applied: &[Applied],
+    ) -> Result<Vec<Array>, MlxError> {
+        self.outputs(ops, |stack| stack.apply(ops, x, choice, applied))
+    }
+
+    pub fn parts(&self) -> impl Iterator<Item = &Part> {
+        self.runs.iter().flat_map(|run| &run.joined.parts)
     }
 }
 

@@ -4,7 +4,7 @@
 mod tests;
 
 use std::cell::RefCell;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 
 use loquat_session::loading::{LayerParts, LayerWeights, load_norm, matrix, stack, vector};
 use loquat_session::{OpenError, Precision};
@@ -13,10 +13,11 @@ use loquat_spec::{
 };
 use loquat_weights::{Dtype, Matrix, Storage, Weights};
 
+use crate::adapter::BaseRows;
 use crate::array::{Array, Ops, Type};
 use crate::blocks::Block;
-use crate::linear::{JoinedLinear, JoinedStack, Kernel, Linear, Run, Stack, Table};
-use crate::norm::{Norm, Rope};
+use crate::linear::{JoinedLinear, JoinedStack, Kernel, Linear, Part, Run, Stack, Table};
+use crate::norm::{Norm, Rope, SectionedRope, StreamNorm};
 use crate::pack::{self, Form, UploadedMatrix};
 
 /// Finds roles' weights and uploads them.
@@ -29,6 +30,14 @@ pub struct Loader<'a> {
     pub context: usize,
     /// Cached because an embedding may also be the head.
     uploaded: RefCell<BTreeMap<Role, UploadedMatrix>>,
+    adaptable: RefCell<Adaptable>,
+}
+
+/// What adapters may change.
+#[derive(Default)]
+pub struct Adaptable {
+    pub matrices: BTreeMap<Role, BaseRows>,
+    pub vectors: BTreeSet<Role>,
 }
 
 /// A loader for the roles of one layer.
@@ -40,6 +49,8 @@ pub struct LayerLoader<'a> {
 
 /// A role's matrices and biases, and how they will be stored.
 struct RoleMatrices<'a> {
+    role: Role,
+    bias_role: Option<Role>,
     stack: &'a [Matrix],
     bias: Option<&'a [f32]>,
     form: Form,
@@ -52,6 +63,14 @@ impl RoleMatrices<'_> {
 
     fn cols(&self) -> usize {
         self.stack.first().map_or(0, Matrix::cols)
+    }
+
+    fn part(&self) -> Part {
+        Part {
+            rows: self.rows(),
+            matrix: self.role,
+            bias: self.bias_role,
+        }
     }
 
     /// Whether both can be multiplied as one.
@@ -69,18 +88,74 @@ impl<'a> Loader<'a> {
             dtype,
             context,
             uploaded: RefCell::default(),
+            adaptable: RefCell::default(),
         }
     }
 
+    /// What adapters may change of the parts that were loaded.
+    pub fn into_adaptable(self) -> Adaptable {
+        self.adaptable.into_inner()
+    }
+
     pub fn linear(&self, role: Role, bias: Option<Role>) -> Result<Linear, OpenError> {
+        self.linear_as(role, role, bias)
+    }
+
+    /// The matrix that hidden states become logits by. Adapters change it as the head, even if it
+    /// is also the embedding.
+    pub fn head(&self, role: Role) -> Result<Linear, OpenError> {
+        self.linear_as(role, Role::Head, Some(Role::HeadBias))
+    }
+
+    /// Adapters change it as the role `adapted`.
+    fn linear_as(
+        &self,
+        role: Role,
+        adapted: Role,
+        bias: Option<Role>,
+    ) -> Result<Linear, OpenError> {
+        let part = Part {
+            rows: matrix(self.weights, role)?.rows(),
+            matrix: adapted,
+            bias,
+        };
+        let kernel = self.upload_matrix(role)?.kernel(self.ops)?;
+        self.record(&kernel, &[part], None);
         Ok(Linear {
-            kernel: self.upload_matrix(role)?.kernel(self.ops)?,
+            kernel,
             bias: bias.map_or(Ok(None), |role| self.optional(role))?,
+            parts: vec![part],
         })
+    }
+
+    /// Records parts that adapters may change. `count`: matrices of the stack.
+    fn record(&self, kernel: &Kernel, parts: &[Part], count: Option<usize>) {
+        let mut adaptable = self.adaptable.borrow_mut();
+        let mut first = 0;
+        for part in parts {
+            let base = BaseRows {
+                kernel: kernel.clone(),
+                first,
+                rows: part.rows,
+                count,
+            };
+            first += part.rows;
+            adaptable.matrices.insert(part.matrix, base);
+            adaptable.vectors.extend(part.bias);
+        }
     }
 
     pub fn table(&self, role: Role) -> Result<Table, OpenError> {
         Ok(self.upload_matrix(role)?.table())
+    }
+
+    /// The rows of all of the role's matrices, one matrix after another.
+    pub fn joined_table(&self, role: Role) -> Result<Table, OpenError> {
+        let stack = stack(self.weights, role)?;
+        let rows = stack.iter().map(Matrix::rows).sum();
+        let form = Form::common(stack, self.dtype);
+        let matrices: Vec<&Matrix> = stack.iter().collect();
+        Ok(UploadedMatrix::upload(self.ops, form, &matrices, &[rows])?.table())
     }
 
     fn upload_matrix(&self, role: Role) -> Result<UploadedMatrix, OpenError> {
@@ -100,9 +175,13 @@ impl<'a> Loader<'a> {
         let runs = parts.chunk_by(RoleMatrices::joins).map(|run| {
             let rows: Vec<usize> = run.iter().map(RoleMatrices::rows).collect();
             let dims = [rows.iter().sum()];
+            let parts: Vec<Part> = run.iter().map(RoleMatrices::part).collect();
+            let kernel = self.kernel(run, &dims)?;
+            self.record(&kernel, &parts, None);
             let joined = Linear {
-                kernel: self.kernel(run, &dims)?,
+                kernel,
                 bias: self.bias(run, &dims)?,
+                parts,
             };
             Ok(Run { joined, rows })
         });
@@ -127,9 +206,13 @@ impl<'a> Loader<'a> {
     fn join_stacks(&self, run: &[RoleMatrices]) -> Result<Stack, OpenError> {
         let count = run.first().map_or(0, |part| part.stack.len());
         let dims = [count, run.iter().map(RoleMatrices::rows).sum()];
+        let parts: Vec<Part> = run.iter().map(RoleMatrices::part).collect();
+        let kernel = self.kernel(run, &dims)?;
+        self.record(&kernel, &parts, Some(count));
         Ok(Stack {
-            kernel: self.kernel(run, &dims)?,
+            kernel,
             bias: self.bias(run, &dims)?,
+            parts,
         })
     }
 
@@ -137,6 +220,8 @@ impl<'a> Loader<'a> {
         let parts = roles.iter().map(|(role, bias)| {
             let stack = stack(self.weights, *role)?;
             Ok(RoleMatrices {
+                role: *role,
+                bias_role: *bias,
                 stack,
                 bias: bias.and_then(|role| self.weights.vector(role)),
                 form: Form::common(stack, self.dtype),
@@ -209,7 +294,7 @@ impl<'a> Loader<'a> {
         bias: Option<Role>,
     ) -> Result<Norm, OpenError> {
         let mut parts = self;
-        load_norm(&mut parts, self.weights, norm, weight, bias)
+        Ok(load_norm(&mut parts, self.weights, norm, weight, bias)?.norm)
     }
 
     /// For heads of `head_dim` values.
@@ -230,28 +315,37 @@ impl<'a> Loader<'a> {
                 Some(factors) => Some(self.upload(&factors, &[head_dim], self.dtype)?),
                 None => None,
             },
+            sectioned: rope.sections.map(|sections| SectionedRope {
+                sections,
+                frequencies,
+                factor,
+            }),
         })
     }
 }
 
 impl LayerParts for &Loader<'_> {
-    type Norm = Norm;
+    type Norm = StreamNorm;
     type Inner = Block;
     type Scale = Array;
 
     fn norm(
         &mut self,
         spec: &NormSpec,
-        weight: Option<&[f32]>,
-        bias: Option<&[f32]>,
-    ) -> Result<Norm, OpenError> {
-        let upload = |values: &[f32]| self.upload(values, &[values.len()], self.dtype);
-        Ok(Norm {
+        weight: Option<(Role, &[f32])>,
+        bias: Option<(Role, &[f32])>,
+    ) -> Result<StreamNorm, OpenError> {
+        let roles = [weight, bias].map(|vector| vector.map(|(role, _)| role));
+        let mut adaptable = self.adaptable.borrow_mut();
+        adaptable.vectors.extend(roles.into_iter().flatten());
+        let upload = |(_, values): (Role, &[f32])| self.upload(values, &[values.len()], self.dtype);
+        let norm = Norm {
             kind: spec.kind,
             eps: spec.eps,
             weight: weight.map(upload).transpose()?,
             bias: bias.map(upload).transpose()?,
-        })
+        };
+        Ok(StreamNorm { norm, roles })
     }
 
     fn inner(&mut self, weights: LayerWeights, spec: &InnerSpec) -> Result<Block, OpenError> {
@@ -326,6 +420,11 @@ impl<'a> LayerLoader<'a> {
     }
 
     pub fn norm(&self, role: LayerRole, norm: &NormSpec) -> Result<Norm, OpenError> {
+        Ok(self.stream_norm(role, norm)?.norm)
+    }
+
+    /// One that adapters may change.
+    pub fn stream_norm(&self, role: LayerRole, norm: &NormSpec) -> Result<StreamNorm, OpenError> {
         let mut parts = self.loader;
         self.weights.required_norm(&mut parts, role, norm)
     }

@@ -1,13 +1,19 @@
 //! A pass of rows through the model, from tokens to lazy outputs. Nothing here waits.
 
-use loquat_session::{Draw, Emit};
+use std::sync::Arc;
 
+use loquat_session::sequences::TokenPlace;
+use loquat_session::{AppliedAdapter, Draw, Emit, StepBatch};
+
+use crate::adapted::StepAdapters;
 use crate::array::{Array, Binary, Ops, Reduce, Type};
 use crate::draw;
 use crate::error::MlxError;
 use crate::kv::{KvBatch, Recurrent};
+use crate::media::{RowMedia, StepMedia};
 use crate::model::Model;
-use crate::step::{Group, KvBatchState, RowState, Step};
+use crate::places::{RopePlaces, RowPlaces};
+use crate::step::{Group, GroupRope, KvBatchState, RowState, Step};
 
 /// The token of a row whose logits are not numbers.
 pub const NO_TOKEN: u32 = u32::MAX;
@@ -19,11 +25,18 @@ pub struct PassRow {
     pub tokens: usize,
     /// Numbers of new tokens after which a state is saved, ascending.
     pub snapshot_at: Vec<usize>,
-    pub state: RowState,
+    /// Tokens that the sequence holds now.
+    pub start: usize,
+    /// For each of the model's layers.
+    pub recurrent: Vec<Recurrent>,
+    /// Of its new tokens, if they are not those of text.
+    pub places: Option<Vec<TokenPlace>>,
+    pub media: Vec<RowMedia>,
+    pub adapters: Arc<[AppliedAdapter]>,
     /// The states at these tokens.
     pub snapshots: Vec<Vec<Recurrent>>,
-    /// Index of its batch in the pass.
-    pub kv_batch: usize,
+    /// Index of its batch in the pass, and its row there.
+    pub kv_batch: (usize, usize),
 }
 
 /// Rows whose keys and values are in the same arrays, in the batch's order.
@@ -54,6 +67,13 @@ pub struct Outputs {
     pub hidden: Option<Array>,
 }
 
+/// A row of a wave: its tokens from `first` on.
+struct WaveRow {
+    row: usize,
+    first: usize,
+    tokens: usize,
+}
+
 /// A row's tokens in one wave: `len` from `first` on, in the wave's order of tokens.
 struct Segment {
     wave: usize,
@@ -78,17 +98,17 @@ pub fn run(
         }
         let wave_ids = match &tokens {
             Tokens::Device(ids) => in_order(ops, ids, &wave)?,
-            Tokens::Host(all) => upload_ids(ops, all, rows, &segments, &wave)?,
+            Tokens::Host(all) => upload_ids(ops, (all, model.media_token), rows, &wave)?,
         };
         let stream = run_wave(ops, model, (rows, kv_batches), &wave, &wave_ids)?;
         let mut first = 0;
-        for (row, len) in &wave {
-            segments[*row].push(Segment {
+        for own in &wave {
+            segments[own.row].push(Segment {
                 wave: streams.len(),
                 first,
-                len: *len,
+                len: own.tokens,
             });
-            first += len;
+            first += own.tokens;
         }
         streams.push((stream, first));
     }
@@ -100,17 +120,22 @@ fn done(segments: &[Segment]) -> usize {
 }
 
 /// The rows that have tokens left, and how many each takes next: those of equal length together.
-fn next_wave(rows: &[PassRow], segments: &[Vec<Segment>]) -> Vec<(usize, usize)> {
-    let mut wave: Vec<(usize, usize)> = Vec::with_capacity(rows.len());
+fn next_wave(rows: &[PassRow], segments: &[Vec<Segment>]) -> Vec<WaveRow> {
+    let mut wave: Vec<WaveRow> = Vec::with_capacity(rows.len());
     for (index, row) in rows.iter().enumerate() {
-        let done = done(&segments[index]);
-        let snapshot = row.snapshot_at.iter().copied().find(|at| *at > done);
+        let first = done(&segments[index]);
+        let snapshot = row.snapshot_at.iter().copied().find(|at| *at > first);
         let end = snapshot.unwrap_or(row.tokens);
-        if end > done {
-            wave.push((index, end - done));
+        if end > first {
+            wave.push(WaveRow {
+                row: index,
+                first,
+                tokens: end - first,
+            });
         }
     }
-    wave.sort_by_key(|(index, len)| (*len, rows[*index].kv_batch));
+    // Rows of a batch are in its order, which is also that of their adapters.
+    wave.sort_by_key(|own| (own.tokens, rows[own.row].kv_batch));
     wave
 }
 
@@ -118,32 +143,49 @@ fn run_wave(
     ops: &Ops,
     model: &Model,
     (rows, kv_batches): (&mut [PassRow], &mut [PassKvBatch]),
-    wave: &[(usize, usize)],
+    wave: &[WaveRow],
     ids: &Array,
 ) -> Result<Array, MlxError> {
     let mut kv_batch_states = batch_states(ops, rows, kv_batches, wave)?;
-    let groups = group(ops, rows, wave, &kv_batch_states)?;
     let mut states: Vec<RowState> = Vec::with_capacity(wave.len());
-    for (row, _) in wave {
-        let state = &mut rows[*row].state;
+    let mut media = StepMedia::default();
+    let mut at = 0;
+    for WaveRow { row, first, tokens } in wave {
+        let row = &mut rows[*row];
+        let taken = *first..first + tokens;
+        for own in &row.media {
+            media.push(own, &taken, at);
+        }
+        at += tokens;
         states.push(RowState {
-            start: state.start,
-            recurrent: std::mem::take(&mut state.recurrent),
+            start: row.start,
+            places: match &row.places {
+                None => RowPlaces::text(row.start),
+                Some(places) => RowPlaces::new(row.start, &places[taken]),
+            },
+            recurrent: std::mem::take(&mut row.recurrent),
         });
     }
+    let groups = group(ops, wave, &states, &kv_batch_states)?;
     let mut step = Step::new(ops, model.dtype, &groups, &mut states, &mut kv_batch_states);
+    step.media = media;
+    step.media_attention = model.media_attention;
+    let adapters = wave
+        .iter()
+        .map(|own| (own.tokens, &*rows[own.row].adapters));
+    step.adapters = StepAdapters::new(&model.adapters, adapters)?;
     let stream = model.run(&mut step, ids)?;
-    for ((row, len), mut state) in wave.iter().zip(states) {
-        let row = &mut rows[*row];
-        state.start += len;
+    for (own, state) in wave.iter().zip(states) {
+        let row = &mut rows[own.row];
+        row.start += own.tokens;
+        row.recurrent = state.recurrent;
         if row.snapshots.len() < row.snapshot_at.len() {
-            row.snapshots.push(state.recurrent.clone());
+            row.snapshots.push(row.recurrent.clone());
         }
-        row.state = state;
     }
     for state in kv_batch_states {
-        let (first, _) = wave[state.rows.start];
-        kv_batches[rows[first].kv_batch].kv_batch = state.kv_batch;
+        let first = wave[state.rows.start].row;
+        kv_batches[rows[first].kv_batch.0].kv_batch = state.kv_batch;
     }
     Ok(stream)
 }
@@ -153,13 +195,13 @@ fn batch_states(
     ops: &Ops,
     rows: &[PassRow],
     kv_batches: &mut [PassKvBatch],
-    wave: &[(usize, usize)],
+    wave: &[WaveRow],
 ) -> Result<Vec<KvBatchState>, MlxError> {
     let mut states = Vec::new();
     let mut first = 0;
-    for run in wave.chunk_by(|a, b| rows[a.0].kv_batch == rows[b.0].kv_batch) {
-        let kv_batch = &mut kv_batches[rows[run[0].0].kv_batch];
-        let starts: Vec<usize> = run.iter().map(|(row, _)| rows[*row].state.start).collect();
+    for run in wave.chunk_by(|a, b| rows[a.row].kv_batch.0 == rows[b.row].kv_batch.0) {
+        let kv_batch = &mut kv_batches[rows[run[0].row].kv_batch.0];
+        let starts: Vec<usize> = run.iter().map(|own| rows[own.row].start).collect();
         let members = first..first + run.len();
         let kv = std::mem::take(&mut kv_batch.kv_batch);
         states.push(KvBatchState::new(
@@ -175,8 +217,8 @@ fn batch_states(
 }
 
 /// One value for each row, in the wave's order.
-fn in_order(ops: &Ops, values: &Array, wave: &[(usize, usize)]) -> Result<Array, MlxError> {
-    let order: Vec<i32> = wave.iter().map(|(row, _)| *row as i32).collect();
+fn in_order(ops: &Ops, values: &Array, wave: &[WaveRow]) -> Result<Array, MlxError> {
+    let order: Vec<i32> = wave.iter().map(|own| own.row as i32).collect();
     if order.iter().copied().eq(0..values.dim(0)) {
         return Ok(values.clone());
     }
@@ -184,13 +226,12 @@ fn in_order(ops: &Ops, values: &Array, wave: &[(usize, usize)]) -> Result<Array,
     ops.take_rows(values, &order, 0)
 }
 
-/// The wave's tokens in its order.
+/// The wave's tokens in its order, with `media_token` at positions of media.
 fn upload_ids(
     ops: &Ops,
-    all: &[u32],
+    (all, media_token): (&[u32], u32),
     rows: &[PassRow],
-    segments: &[Vec<Segment>],
-    wave: &[(usize, usize)],
+    wave: &[WaveRow],
 ) -> Result<Array, MlxError> {
     let starts: Vec<usize> = rows
         .iter()
@@ -202,9 +243,13 @@ fn upload_ids(
         .collect();
     let ids: Vec<u32> = wave
         .iter()
-        .flat_map(|(row, len)| {
-            let first = starts[*row] + done(&segments[*row]);
-            all[first..first + len].iter().copied()
+        .flat_map(|own| {
+            let first = starts[own.row] + own.first;
+            all[first..first + own.tokens].iter()
+        })
+        .map(|id| match *id {
+            StepBatch::MEDIA_TOKEN => media_token,
+            id => id,
         })
         .collect();
     ops.upload_u32(&ids, &[ids.len() as i32])
@@ -213,37 +258,73 @@ fn upload_ids(
 /// Groups adjacent rows of equal length.
 fn group(
     ops: &Ops,
-    rows: &[PassRow],
-    wave: &[(usize, usize)],
+    wave: &[WaveRow],
+    rows: &[RowState],
     kv_batches: &[KvBatchState],
 ) -> Result<Vec<Group>, MlxError> {
     let mut groups = Vec::new();
     let (mut row, mut first) = (0, 0);
-    for run in wave.chunk_by(|a, b| a.1 == b.1) {
+    for run in wave.chunk_by(|a, b| a.tokens == b.tokens) {
         let members = row..row + run.len();
-        let offsets: Vec<i32> = run
-            .iter()
-            .map(|(index, _)| rows[*index].state.start as i32)
-            .collect();
+        let tokens = run[0].tokens;
         let kv_batch_at =
             |row: usize| kv_batches.partition_point(|kv_batch| kv_batch.rows.end <= row);
+        let of_group = &rows[members.clone()];
+        let offsets = upload_positions(ops, of_group.iter().map(|row| row.start))?;
         groups.push(Group {
             first,
-            tokens: run[0].1,
-            offsets: ops.upload_i32(&offsets, &[offsets.len() as i32])?,
+            tokens,
+            rope: group_rope(ops, of_group, tokens, &offsets)?,
+            offsets,
             kv_batches: kv_batch_at(members.start)..kv_batch_at(members.end),
             rows: members,
         });
         row += run.len();
-        first += run.len() * run[0].1;
+        first += run.len() * tokens;
     }
     Ok(groups)
+}
+
+/// The positions of ropes with several axes; `offsets` are those of other ropes.
+fn group_rope(
+    ops: &Ops,
+    rows: &[RowState],
+    tokens: usize,
+    offsets: &Array,
+) -> Result<GroupRope, MlxError> {
+    if rows
+        .iter()
+        .all(|row| row.places.rope == RopePlaces::From(row.start))
+    {
+        return Ok(GroupRope::From(offsets.clone()));
+    }
+    let firsts = rows.iter().map(|row| match row.places.rope {
+        RopePlaces::From(first) => Some(first),
+        RopePlaces::Each(_) => None,
+    });
+    match firsts.collect::<Option<Vec<usize>>>() {
+        Some(firsts) => Ok(GroupRope::From(upload_positions(ops, firsts)?)),
+        None => {
+            let each = rows.iter().flat_map(|row| row.places.rope.each(tokens));
+            Ok(GroupRope::Each(each.collect()))
+        }
+    }
+}
+
+fn upload_positions(
+    ops: &Ops,
+    positions: impl IntoIterator<Item = usize>,
+) -> Result<Array, MlxError> {
+    let positions: Vec<i32> = positions.into_iter().map(|at| at as i32).collect();
+    ops.upload_i32(&positions, &[positions.len() as i32])
 }
 
 /// Indices of the emitted positions in the concatenated streams: greedy ones, drawn ones, then
 /// logits, then hidden states.
 struct EmittedPositions {
     all: Vec<i32>,
+    /// The row of each.
+    rows: Vec<usize>,
     greedy: i32,
     draws: Vec<Draw>,
     logits: i32,
@@ -253,8 +334,9 @@ struct EmittedPositions {
 impl EmittedPositions {
     fn new(rows: &[PassRow], segments: &[Vec<Segment>], starts: &[usize]) -> Self {
         let mut kinds: [Vec<i32>; 4] = Default::default();
+        let mut rows_of: [Vec<usize>; 4] = Default::default();
         let mut draws = Vec::new();
-        for (row, segments) in rows.iter().zip(segments) {
+        for (number, (row, segments)) in rows.iter().zip(segments).enumerate() {
             let (kind, positions) = match row.emit {
                 Emit::Nothing => continue,
                 Emit::Greedy { positions } => (0, positions),
@@ -267,11 +349,13 @@ impl EmittedPositions {
             };
             for position in row.tokens - positions..row.tokens {
                 kinds[kind].push(index_of(segments, starts, position) as i32);
+                rows_of[kind].push(number);
             }
         }
         let counts = kinds.each_ref().map(|kind| kind.len() as i32);
         Self {
             all: kinds.concat(),
+            rows: rows_of.concat(),
             greedy: counts[0],
             draws,
             logits: counts[2],
@@ -323,12 +407,16 @@ fn read_out(
         let indices = ops.upload_i32(&emitted.all, &[emitted.all.len() as i32])?;
         ops.take_rows(&stream, &indices, 0)?
     };
-    let hidden = model.read_out(ops, &chosen)?;
+    let adapters = emitted.rows.iter().map(|row| (1, &*rows[*row].adapters));
+    let adapters = StepAdapters::new(&model.adapters, adapters)?;
+    let hidden = model.read_out(ops, &chosen, &adapters)?;
     let tokens_end = emitted.greedy + emitted.draws.len() as i32;
     let with_logits = tokens_end + emitted.logits;
     let mut outputs = Outputs::default();
     if with_logits > 0 {
-        let logits = model.logits(ops, &rows_of(ops, &hidden, 0, with_logits)?)?;
+        let adapters = adapters.within(0..with_logits as usize);
+        let own = rows_of(ops, &hidden, 0, with_logits)?;
+        let logits = model.logits(ops, &own, &adapters)?;
         if emitted.greedy > 0 {
             outputs.greedy = Some(greedy(ops, &rows_of(ops, &logits, 0, emitted.greedy)?)?);
         }

@@ -2,22 +2,27 @@
 //!
 //! While rows are greedy, the next step is computed before it is requested: see [`StepAhead`].
 
+use std::sync::Arc;
+
 use loquat_session::sequences::{RowGrant, RowStates};
 use loquat_session::transfer::{Envelope, Unsealed, unseal};
 use loquat_session::{
-    Capabilities, Emit, Memory, SequenceId, Session, SessionError, StepBatch, StepOutput,
+    AdapterId, AdapterWeights, AppliedAdapter, Capabilities, Emit, Media, MediaHandle, MediaId,
+    MediaLayout, MediaSpan, Memory, SequenceId, Session, SessionError, StepBatch, StepOutput,
     delegate_sequences,
 };
+use loquat_spec::ModelSpec;
 
+use crate::adapter::LoadedAdapter;
 use crate::ahead::StepAhead;
 use crate::array::{Array, Ops};
 use crate::error::MlxError;
 use crate::kv::Recurrent;
 use crate::layout::Layout;
+use crate::media::{self, MediaFeatures, RowMedia};
 use crate::memory::MemoryShare;
 use crate::model::Model;
 use crate::pass::{self, NO_TOKEN, Outputs, PassKvBatch, PassRow, Tokens};
-use crate::step::RowState;
 use crate::storage::{self, ComputedStates, MlxSequences};
 use crate::transfer;
 
@@ -30,6 +35,7 @@ pub struct MlxSession {
     /// As planned, with nothing in use.
     pub memory: Memory,
     pub fingerprint: u64,
+    pub spec: Arc<ModelSpec>,
     pub ahead: Option<StepAhead>,
     /// Arrays of sequences that were split off their batches, to be computed with the next step.
     pub split_off: Vec<Array>,
@@ -57,6 +63,7 @@ pub struct LaunchedStep {
 pub struct AcceptedRow<'a> {
     pub grant: &'a RowGrant,
     pub emit: Emit,
+    pub media: &'a [MediaSpan],
 }
 
 impl MlxSession {
@@ -116,6 +123,7 @@ impl MlxSession {
             rows.push(AcceptedRow {
                 grant,
                 emit: row.emit,
+                media: batch.media(row),
             });
         }
         let computed = self.compute(&rows, Tokens::Host(&tokens));
@@ -169,11 +177,11 @@ impl MlxSession {
         let emitted = [greedy, drawn, logits, hidden];
         let mut arrays: Vec<&Array> = emitted.into_iter().flatten().collect();
         for row in &rows {
-            let states = row.snapshots.iter().flatten().chain(&row.state.recurrent);
+            let states = row.snapshots.iter().flatten().chain(&row.recurrent);
             arrays.extend(states.flat_map(Recurrent::arrays));
             // A row without output starts no computation of its keys, so they are listed here.
             if row.emit == Emit::Nothing {
-                arrays.extend(kv_batches[row.kv_batch].kv_batch.arrays());
+                arrays.extend(kv_batches[row.kv_batch.0].kv_batch.arrays());
             }
         }
         arrays.extend(&self.split_off);
@@ -193,7 +201,7 @@ impl MlxSession {
         let together = rows.len() > 1;
         let states = rows.into_iter().map(|row| ComputedStates {
             snapshots: row.snapshots,
-            after: row.state.recurrent,
+            after: row.recurrent,
             are_slices: together,
         });
         Ok((outputs, states.collect()))
@@ -204,7 +212,8 @@ impl MlxSession {
     fn form_kv_batches(&mut self, accepted: &[AcceptedRow]) -> Result<Vec<PassKvBatch>, MlxError> {
         let mut together: Vec<(usize, Vec<usize>)> = Vec::new();
         let mut formed = Vec::new();
-        for (index, AcceptedRow { grant, .. }) in accepted.iter().enumerate() {
+        for index in self.by_adapters(accepted) {
+            let grant = accepted[index].grant;
             let capacity = grant.capacity;
             if grant.tokens > 1 || grant.start == 0 {
                 formed.push((capacity, vec![index]));
@@ -239,18 +248,32 @@ impl MlxSession {
         kv_batches.collect()
     }
 
+    /// The rows' indices, those with the same adapters one after another.
+    fn by_adapters(&self, accepted: &[AcceptedRow]) -> Vec<usize> {
+        let adapters = |index: &usize| {
+            let sequence = accepted[*index].grant.sequence;
+            self.sequences.adapters(sequence).map_or(&[][..], |all| all)
+        };
+        let mut order: Vec<usize> = (0..accepted.len()).collect();
+        let key = |applied: &AppliedAdapter| (applied.id, applied.scale.to_bits());
+        order.sort_by(|a, b| {
+            let [a, b] = [adapters(a), adapters(b)];
+            a.iter().map(key).cmp(b.iter().map(key))
+        });
+        order
+    }
+
     /// The rows of the pass.
     fn pass_rows(
         &self,
         accepted: &[AcceptedRow],
         kv_batches: &[PassKvBatch],
     ) -> Result<Vec<PassRow>, MlxError> {
-        let mut kv_batch_of = vec![0; accepted.len()];
+        let mut kv_batch_of = vec![(0, 0); accepted.len()];
         for (number, kv_batch) in kv_batches.iter().enumerate() {
-            kv_batch
-                .rows
-                .iter()
-                .for_each(|row| kv_batch_of[*row] = number);
+            for (place, row) in kv_batch.rows.iter().enumerate() {
+                kv_batch_of[*row] = (number, place);
+            }
         }
         let rows = accepted.iter().zip(kv_batch_of).map(|(row, kv_batch)| {
             let grant = row.grant;
@@ -261,15 +284,31 @@ impl MlxSession {
                 emit: row.emit,
                 tokens: grant.tokens,
                 snapshot_at: snapshots.map(|(len, _)| len - grant.start).collect(),
-                state: RowState {
-                    start: grant.start,
-                    recurrent: recurrent.map_err(gone)?,
-                },
+                start: grant.start,
+                recurrent: recurrent.map_err(gone)?,
+                places: self.sequences.places(grant),
+                media: self.row_media(row.media)?,
+                adapters: Arc::clone(self.sequences.adapters(grant.sequence).map_err(gone)?),
                 snapshots: Vec::new(),
                 kv_batch,
             })
         });
         rows.collect()
+    }
+
+    /// The features of a row's media.
+    fn row_media(&self, spans: &[MediaSpan]) -> Result<Vec<RowMedia>, MlxError> {
+        let storage = self.sequences.storage();
+        let media = spans.iter().map(|span| {
+            let features = storage.media(span.id);
+            let gone = || MlxError("the features of media are missing".to_owned());
+            Ok(RowMedia {
+                at: span.at,
+                features: features.ok_or_else(gone)?.clone(),
+                range: span.range.clone(),
+            })
+        });
+        media.collect()
     }
 
     /// Waits for the step and writes its output. Rows whose logits are not numbers are refused and
@@ -365,6 +404,50 @@ impl Session for MlxSession {
         Ok(())
     }
 
+    fn load_adapter(&mut self, adapter: &AdapterWeights) -> Result<AdapterId, SessionError> {
+        let bytes = LoadedAdapter::predict_bytes(adapter, self.model.dtype);
+        self.sequences.check_adapter(adapter.rank(), bytes)?;
+        let loaded = LoadedAdapter::load(&self.ops, &self.model, adapter)?;
+        let id = self.sequences.add_adapter(adapter, bytes)?;
+        self.model.adapters.insert(id, loaded);
+        // Buffers of the upload.
+        self.share.clear_cache();
+        Ok(id)
+    }
+
+    fn unload_adapter(&mut self, adapter: AdapterId) -> Result<(), SessionError> {
+        self.sequences.remove_adapter(adapter)?;
+        self.model.adapters.remove(&adapter);
+        self.share.clear_cache();
+        Ok(())
+    }
+
+    fn encode(&mut self, media: &Media) -> Result<MediaHandle, SessionError> {
+        let inputs = &self.capabilities.media;
+        if !inputs.embeddings {
+            return Err(SessionError::Unsupported("media"));
+        }
+        let layout = MediaLayout::new(&self.spec, media, inputs.max_patches)?;
+        let handle = self.sequences.add_media(layout)?;
+        match media::encode(&self.ops, &self.model, &self.spec, media) {
+            Ok(features) => {
+                let storage = self.sequences.storage_mut();
+                storage.insert_media(handle.id, features);
+                Ok(handle)
+            }
+            Err(error) => {
+                self.sequences.release_media(handle.id)?;
+                Err(error)
+            }
+        }
+    }
+
+    fn media_features(&self, media: MediaId) -> Result<Vec<f32>, SessionError> {
+        let features = self.sequences.storage().media(media);
+        let features: &MediaFeatures = features.ok_or(SessionError::UnknownMedia(media))?;
+        Ok(features.read(&self.ops)?)
+    }
+
     fn step(&mut self, batch: &StepBatch, output: &mut StepOutput) -> Result<(), SessionError> {
         output.reset(&self.capabilities);
         let launched = self.launch(batch)?;
@@ -383,19 +466,15 @@ impl Session for MlxSession {
         let contents = storage::contents(&self.sequences, sequence)?;
         let len = contents.len;
         let size = self.layout.export_len(len, self.model.dtype).unwrap_or(0);
-        let media = self.sequences.layout(sequence)?;
-        let mut envelope = Envelope::new(self.fingerprint, len, media, size);
+        let header = self.sequences.header(sequence)?;
+        let mut envelope = Envelope::new(self.fingerprint, &header, size);
         transfer::export(&self.ops, &self.layout, &contents, envelope.contents())?;
         Ok(envelope.seal())
     }
 
     fn import(&mut self, bytes: &[u8]) -> Result<SequenceId, SessionError> {
         let dtype = self.model.dtype;
-        let Unsealed {
-            len,
-            layout: media,
-            contents,
-        } = unseal(
+        let Unsealed { header, contents } = unseal(
             bytes,
             self.fingerprint,
             self.capabilities.max_context,
@@ -403,7 +482,8 @@ impl Session for MlxSession {
         )?;
         self.drop_ahead();
         let (ops, layout) = (&self.ops, &self.layout);
-        self.sequences.import((len, media), |sequences, grant| {
+        let len = header.len;
+        self.sequences.import(header, |sequences, grant| {
             let read = transfer::import(ops, layout, dtype, (len, grant.capacity), contents);
             let (kv_batch, after) = read?;
             storage::put_batch(sequences, &[grant.sequence], kv_batch);

@@ -5,11 +5,15 @@
 
 use std::ops::Range;
 
-use loquat_spec::{Reach, Temperature};
+use loquat_spec::{MediaAttention, Reach, Temperature};
 
+use crate::adapted::StepAdapters;
 use crate::array::{Array, Binary, Ops, Type};
 use crate::error::MlxError;
 use crate::kv::{KvBatch, Recurrent, WritePositions};
+use crate::media::StepMedia;
+use crate::norm::{Rope, SectionedRope};
+use crate::places::RowPlaces;
 
 pub struct Step<'a> {
     pub ops: &'a Ops,
@@ -21,7 +25,15 @@ pub struct Step<'a> {
     pub kv_batches: &'a mut [KvBatchState],
     /// Every token's inputs for every layer, [tokens, layers, dim], if the model has them.
     pub per_layer: Option<Array>,
+    pub media: StepMedia,
+    pub adapters: StepAdapters<'a>,
+    /// What positions of media attend to.
+    pub media_attention: MediaAttention,
     masks: Vec<(MaskKey, Array)>,
+    /// By batch.
+    masks_ahead: Vec<(usize, Reach, Array)>,
+    /// By a group's first token: cosines and sines.
+    angles: Vec<(usize, SectionedRope, [Array; 2])>,
     kv_batch_masks: Vec<(usize, Reach, Array)>,
     /// By a group's first token.
     query_scales: Vec<(usize, Temperature, Option<Array>)>,
@@ -37,14 +49,26 @@ pub struct Group {
     pub tokens: usize,
     /// The rows' first positions, [rows], int32.
     pub offsets: Array,
+    /// The same for ropes with several axes.
+    pub rope: GroupRope,
     /// The batches of these rows, in the step's batches; a batch's rows are adjacent.
     pub kv_batches: Range<usize>,
+}
+
+/// Positions of a group's tokens, for ropes with several axes.
+pub enum GroupRope {
+    /// The rows' first positions, [rows], int32, from which tokens are counted.
+    From(Array),
+    /// Frame, row and column of each token, row after row.
+    Each(Vec<[usize; 3]>),
 }
 
 /// A sequence during a step.
 pub struct RowState {
     /// Tokens before the step.
     pub start: usize,
+    /// Of its new tokens.
+    pub places: RowPlaces,
     /// For each of the model's layers.
     pub recurrent: Vec<Recurrent>,
 }
@@ -126,7 +150,12 @@ impl<'a> Step<'a> {
             rows,
             kv_batches,
             per_layer: None,
+            media: StepMedia::default(),
+            adapters: StepAdapters::default(),
+            media_attention: MediaAttention::default(),
             masks: Vec::new(),
+            masks_ahead: Vec::new(),
+            angles: Vec::new(),
             kv_batch_masks: Vec::new(),
             query_scales: Vec::new(),
         }
@@ -187,6 +216,82 @@ impl<'a> Step<'a> {
             ..
         } = &mut self.kv_batches[kv_batch];
         kv_batch.layers[layer].append(self.ops, positions, keys, values)
+    }
+
+    /// Rotates a group's heads, [rows, heads, tokens, dim], by their tokens' positions.
+    pub fn rotate(&mut self, group: &Group, rope: &Rope, heads: &Array) -> Result<Array, MlxError> {
+        match (&rope.sectioned, &group.rope) {
+            (None, _) => rope.rotate(self.ops, heads, &group.offsets),
+            (Some(_), GroupRope::From(offsets)) => rope.rotate(self.ops, heads, offsets),
+            (Some(sectioned), GroupRope::Each(places)) => {
+                let [cos, sin] = self.angles(group, sectioned, places)?;
+                rope.rotate_by(self.ops, heads, [&cos, &sin])
+            }
+        }
+    }
+
+    /// Cosines and sines of a group's tokens, each [rows, 1, tokens, pairs]. Cached for all layers.
+    fn angles(
+        &mut self,
+        group: &Group,
+        rope: &SectionedRope,
+        places: &[[usize; 3]],
+    ) -> Result<[Array; 2], MlxError> {
+        let mut known = self.angles.iter();
+        let same = known.find(|(first, of, _)| *first == group.first && of == rope);
+        if let Some((_, _, angles)) = same {
+            return Ok(angles.clone());
+        }
+        let pairs = rope.frequencies.len() as i32;
+        let dims = [group.rows.len() as i32, 1, group.tokens as i32, pairs];
+        let [cos, sin] = rope.angles(places);
+        let angles = [
+            self.ops.upload_f32(&cos, &dims)?,
+            self.ops.upload_f32(&sin, &dims)?,
+        ];
+        self.angles
+            .push((group.first, rope.clone(), angles.clone()));
+        Ok(angles)
+    }
+
+    /// Which of the keys at positions `seen` each query of a batch's only row attends to, as
+    /// booleans of [queries, keys]. `None` unless some attend to later positions in layers of this
+    /// reach. Cached for all layers.
+    pub fn mask_ahead(
+        &mut self,
+        kv_batch: usize,
+        seen: Range<usize>,
+        reach: Reach,
+    ) -> Result<Option<Array>, MlxError> {
+        // Rows of several tokens are alone in their batch, and only those see ahead.
+        let row = &self.rows[self.kv_batches[kv_batch].rows.start];
+        let Some(seen_ends) = &row.places.seen_ends else {
+            return Ok(None);
+        };
+        if !self.media_attention.applies_to(reach) {
+            return Ok(None);
+        }
+        let mut known = self.masks_ahead.iter();
+        let same = known.find(|(of, by, _)| *of == kv_batch && *by == reach);
+        if let Some((_, _, mask)) = same {
+            return Ok(Some(mask.clone()));
+        }
+        let ops = self.ops;
+        let per_query = |positions: Vec<i32>| {
+            let dims = [positions.len() as i32, 1];
+            ops.upload_i32(&positions, &dims)
+        };
+        let queries = row.start..row.start + seen_ends.len();
+        let first = per_query(queries.map(|at| reach.first_seen(at) as i32).collect())?;
+        let last = per_query(seen_ends.iter().map(|end| *end as i32 - 1).collect())?;
+        let keys = ops.arange(seen.start as i32, seen.end as i32, Type::I32)?;
+        let mask = ops.binary(
+            Binary::And,
+            &ops.binary(Binary::GreaterEqual, &keys, &first)?,
+            &ops.binary(Binary::GreaterEqual, &last, &keys)?,
+        )?;
+        self.masks_ahead.push((kv_batch, reach, mask.clone()));
+        Ok(Some(mask))
     }
 
     /// The factors of a temperature for the group's queries, [rows, 1, tokens, 1]; `None` if all

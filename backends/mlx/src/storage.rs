@@ -3,12 +3,13 @@
 use std::collections::HashMap;
 
 use loquat_session::sequences::{CopyOnWrite, RowGrant, SequenceStorage, Sequences, Slot};
-use loquat_session::{SequenceId, SessionError};
+use loquat_session::{MediaId, SequenceId, SessionError};
 
 use crate::array::{Array, Ops};
 use crate::error::MlxError;
 use crate::kv::{KvBatch, Recurrent};
 use crate::kv_batches::{KvBatchId, KvBatches};
+use crate::media::MediaFeatures;
 
 /// Tokens of a page. Growing copies a sequence's keys, and MLX's fastest attention on CUDA needs
 /// multiples of this.
@@ -22,6 +23,7 @@ pub struct ArrayStorage {
     batches: KvBatches,
     /// By slot.
     states: Vec<StateArrays>,
+    media: HashMap<MediaId, MediaFeatures>,
 }
 
 /// A sequence's keys and values: a row of a batch.
@@ -84,6 +86,10 @@ impl SequenceStorage for ArrayStorage {
     fn free_state(&mut self, state: Slot) {
         self.states[state.index()] = StateArrays::default();
     }
+
+    fn free_media(&mut self, media: MediaId) {
+        self.media.remove(&media);
+    }
 }
 
 impl ArrayStorage {
@@ -92,7 +98,16 @@ impl ArrayStorage {
             layers,
             batches: KvBatches::default(),
             states: Vec::new(),
+            media: HashMap::new(),
         }
+    }
+
+    pub fn insert_media(&mut self, id: MediaId, features: MediaFeatures) {
+        self.media.insert(id, features);
+    }
+
+    pub fn media(&self, id: MediaId) -> Option<&MediaFeatures> {
+        self.media.get(&id)
     }
 
     /// The batch whose rows are exactly these, in this order.

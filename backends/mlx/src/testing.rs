@@ -8,7 +8,8 @@ use loquat_weights::{Blob, Dtype, RawTensor, Weights, bind};
 use crate::array::{Array, DeviceKind, Ops, Type};
 use crate::kv::{KvBatch, Recurrent};
 use crate::library;
-use crate::step::{Group, KvBatchState, RowState, Step};
+use crate::places::RowPlaces;
+use crate::step::{Group, GroupRope, KvBatchState, RowState, Step};
 
 /// Operations on MLX's CPU; `None`, with a message, if the build has no MLX.
 pub fn ops() -> Option<Ops> {
@@ -97,6 +98,7 @@ pub fn two_sequences(
     const JOINED_PIECE: usize = 3;
     let mut rows = [(); 2].map(|()| RowState {
         start: 0,
+        places: RowPlaces::text(0),
         recurrent: vec![Recurrent::default(); layers],
     });
     let mut kv_batches = vec![KvBatch::empty(1, layers); 2];
@@ -126,6 +128,7 @@ pub fn two_sequences(
         passed[1].outputs.extend(second);
         for (row, tokens) in rows.iter_mut().zip(piece) {
             row.start += tokens;
+            row.places = RowPlaces::text(row.start);
         }
     }
     passed
@@ -161,8 +164,10 @@ fn groups(
         let starts: Vec<i32> = starts.collect();
         let kv_batch_at =
             |row: usize| kv_batches.partition_point(|kv_batch| kv_batch.rows.end <= row);
+        let offsets = ops.upload_i32(&starts, &[starts.len() as i32]).unwrap();
         Group {
-            offsets: ops.upload_i32(&starts, &[starts.len() as i32]).unwrap(),
+            rope: GroupRope::From(offsets.clone()),
+            offsets,
             kv_batches: kv_batch_at(members.start)..kv_batch_at(members.end),
             rows: members,
             first,

@@ -10,8 +10,8 @@ use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 
 use loquat_session::{
-    Capabilities, HeldMemory, Media, MediaHandle, MediaId, Memory, OpenError, SequenceId, Session,
-    SessionError, StepBatch, StepOutput,
+    AdapterId, AdapterWeights, AppliedAdapter, Capabilities, HeldMemory, Media, MediaHandle,
+    MediaId, Memory, OpenError, SequenceId, Session, SessionError, StepBatch, StepOutput,
 };
 
 type Job = Box<dyn FnOnce(&mut dyn Session) + Send>;
@@ -33,7 +33,7 @@ pub struct ThreadedSession {
 /// What the thread reports while it opens the session.
 enum OpenEvent {
     Progress(f32),
-    Done(Result<(Capabilities, Memory), OpenError>),
+    Done(Box<Result<(Capabilities, Memory), OpenError>>),
 }
 
 impl ThreadedSession {
@@ -52,11 +52,11 @@ impl ThreadedSession {
             match opened {
                 Ok(session) => {
                     let opened = (session.capabilities().clone(), session.memory());
-                    drop(events.send(OpenEvent::Done(Ok(opened))));
+                    drop(events.send(OpenEvent::Done(Box::new(Ok(opened)))));
                     drop(events);
                     serve(session, &work);
                 }
-                Err(error) => drop(events.send(OpenEvent::Done(Err(error)))),
+                Err(error) => drop(events.send(OpenEvent::Done(Box::new(Err(error))))),
             }
         };
         let thread = Builder::new().name("mlx".to_owned()).spawn(body);
@@ -65,7 +65,7 @@ impl ThreadedSession {
             match event {
                 OpenEvent::Progress(share) => progress(share),
                 OpenEvent::Done(opened) => {
-                    let (capabilities, memory) = opened?;
+                    let (capabilities, memory) = (*opened)?;
                     return Ok(Self {
                         capabilities,
                         memory: Cell::new(memory),
@@ -137,8 +137,18 @@ impl Session for ThreadedSession {
         self.memory.get()
     }
 
-    fn create(&mut self) -> Result<SequenceId, SessionError> {
-        self.call(|session| session.create())?
+    fn load_adapter(&mut self, adapter: &AdapterWeights) -> Result<AdapterId, SessionError> {
+        let adapter = adapter.clone();
+        self.call(move |session| session.load_adapter(&adapter))?
+    }
+
+    fn unload_adapter(&mut self, adapter: AdapterId) -> Result<(), SessionError> {
+        self.call(move |session| session.unload_adapter(adapter))?
+    }
+
+    fn create_adapted(&mut self, adapters: &[AppliedAdapter]) -> Result<SequenceId, SessionError> {
+        let adapters = adapters.to_vec();
+        self.call(move |session| session.create_adapted(&adapters))?
     }
 
     fn len(&self, sequence: SequenceId) -> Result<usize, SessionError> {

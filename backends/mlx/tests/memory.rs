@@ -5,8 +5,11 @@
 use std::sync::Mutex;
 
 use loquat_mlx::MlxBackend;
-use loquat_session::{Backend, Emit, Session, SessionError, SessionOptions, StepBatch, StepOutput};
-use loquat_testkit::goldens;
+use loquat_session::{
+    AdapterLimits, AppliedAdapter, Backend, Emit, Grid, Media, Picture, Session, SessionError,
+    SessionOptions, Span, StepBatch, StepOutput, View,
+};
+use loquat_testkit::{adapters, goldens, vision};
 
 /// One test at a time.
 static SERIAL: Mutex<()> = Mutex::new(());
@@ -119,5 +122,141 @@ fn held_memory_stays_within_plan() {
                 folder.display()
             );
         }
+    }
+}
+
+#[test]
+fn memory_returns_after_media() {
+    let _serial = SERIAL.lock();
+    for model in vision::models() {
+        let options = SessionOptions {
+            kv_tokens: Some(2000),
+            ..SessionOptions::default()
+        };
+        let before = active();
+        let mut session = MlxBackend::AUTO
+            .open(model.source.clone(), &options, &mut |_| {})
+            .unwrap();
+        let (mut batch, mut output) = (StepBatch::default(), StepOutput::default());
+        let mut settled = None;
+        for _ in 0..4 {
+            for media in &model.media {
+                let handle = session.encode(media).unwrap();
+                let sequence = session.create().unwrap();
+                batch.clear();
+                let span = Span::Media {
+                    id: handle.id,
+                    range: 0..handle.positions,
+                };
+                let spans = [Span::Tokens(&[1, 2]), span, Span::Tokens(&[3])];
+                batch.push_spans(sequence, spans, Emit::Greedy { positions: 1 });
+                session.step(&batch, &mut output).unwrap();
+                assert_eq!(output.rows()[0].error, None, "{}", model.name);
+                session.release_media(handle.id).unwrap();
+                session.release(sequence).unwrap();
+            }
+            let now = active();
+            assert_eq!(*settled.get_or_insert(now), now, "{}", model.name);
+        }
+        drop(session);
+        assert_eq!(active(), before, "{}", model.name);
+    }
+}
+
+/// A picture of the most patches that a view may have. Its scores alone would be half a gigabyte.
+#[test]
+fn encoding_stays_within_plan() {
+    const ROWS: usize = 64;
+    const COLS: usize = 128;
+    let _serial = SERIAL.lock();
+    let models = vision::models();
+    let model = models
+        .iter()
+        .find(|model| model.name == "qwen3_vl")
+        .unwrap();
+    let options = SessionOptions {
+        kv_tokens: Some(2000),
+        media_positions: Some(ROWS * COLS / 4),
+        ..SessionOptions::default()
+    };
+    let plan = MlxBackend::AUTO.plan(&model.source, &options).unwrap();
+    assert_eq!(plan.capabilities.media.max_patches, ROWS * COLS);
+    let grid = Grid {
+        frames: 1,
+        rows: ROWS,
+        cols: COLS,
+    };
+    let tower = model.source.spec.vision.as_ref().unwrap();
+    let count = ROWS * COLS * tower.patch.values();
+    let picture = Picture {
+        views: vec![View {
+            grid,
+            values: (0..count)
+                .map(|index| (index % 251) as f32 / 251.0)
+                .collect(),
+        }],
+        ..Picture::default()
+    };
+    let before = active();
+    let mut session = MlxBackend::AUTO
+        .open(model.source.clone(), &options, &mut |_| {})
+        .unwrap();
+    let handle = session.encode(&Media::Image(picture)).unwrap();
+    assert_eq!(handle.positions, ROWS * COLS / 4);
+    let peak = loquat_mlx::device_memory().unwrap().peak - before;
+    assert!(
+        peak <= plan.resident_bytes,
+        "{peak} of {}",
+        plan.resident_bytes
+    );
+}
+
+/// Adapters take no more than is counted, and their memory returns.
+#[test]
+fn adapters_stay_within_their_bytes() {
+    /// Rounding of the arrays of an adapter.
+    const SMALL: u64 = 64 << 10;
+    let _serial = SERIAL.lock();
+    for family in ["llama", "gemma3_text", "qwen3_moe", "deepseek_v3"] {
+        let source = goldens::source(&goldens::family(family)).unwrap();
+        let pair = adapters::pair(&source.spec);
+        let options = SessionOptions {
+            kv_tokens: Some(2000),
+            adapters: AdapterLimits::holding(&pair),
+            ..SessionOptions::default()
+        };
+        let plan = MlxBackend::AUTO.plan(&source, &options).unwrap();
+        let before = active();
+        let mut session = MlxBackend::AUTO
+            .open(source, &options, &mut |_| {})
+            .unwrap();
+        request(&mut *session, 0);
+        let without = active();
+        let mut settled = None;
+        for round in 0..20 {
+            let ids = [0, 1].map(|index| session.load_adapter(&pair[index]).unwrap());
+            let loaded = active() - without;
+            let counted = session.memory().adapter_bytes;
+            assert!(counted <= plan.memory.adapter_capacity, "{family}");
+            assert!(loaded <= counted + SMALL, "{family}: {loaded} of {counted}");
+            assert!(loaded >= counted, "{family}: {loaded} of {counted}");
+            let applied = ids.map(AppliedAdapter::whole);
+            let sequence = session.create_adapted(&applied).unwrap();
+            let (mut batch, mut output) = (StepBatch::default(), StepOutput::default());
+            for tokens in [&[1, 2, 3][..], &[4]] {
+                batch.clear();
+                batch.push(sequence, tokens, Emit::Logits { positions: 1 });
+                session.step(&batch, &mut output).unwrap();
+            }
+            session.release(sequence).unwrap();
+            for id in ids {
+                session.unload_adapter(id).unwrap();
+            }
+            let now = active();
+            let settled = *settled.get_or_insert(now);
+            assert_eq!(now, settled, "{family}, round {round}");
+        }
+        drop(session);
+        assert_eq!(active(), before, "{family}, after its session");
     }
 }

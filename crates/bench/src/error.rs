@@ -22,6 +22,8 @@ pub enum BenchError {
         context: usize,
         kv_capacity: usize,
     },
+    #[error("no adapter can be made for this model: {0}")]
+    Adapter(String),
     #[error(transparent)]
     Library(#[from] loquat::Error),
     #[error(transparent)]

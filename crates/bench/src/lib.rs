@@ -4,6 +4,7 @@
 //! through the same interfaces as other programs and returns a [`Report`]. This crate parses no
 //! flags, finds no models and prints nothing; the command line does.
 
+mod adapters;
 mod clients;
 mod constrained;
 mod contention;
@@ -30,10 +31,12 @@ mod workloads;
 use loquat::ModelFiles;
 use loquat_engine::{Engine, EngineOptions};
 use loquat_session::{Capabilities, Memory, Session, SessionOptions};
+use loquat_spec::ModelSpec;
 
 use random::Random;
 use timed_answer::{ask, greedy};
 
+pub use adapters::Adapters;
 pub use clients::{Clients, Until};
 pub use constrained::Constrained;
 pub use contention::Contention;
@@ -63,6 +66,15 @@ pub trait Scenario {
 
     /// Changes the session options for a model with this context length.
     fn adapt(&self, _options: &mut SessionOptions, _context: usize) {}
+
+    /// Changes the session options for this model.
+    fn adapt_to(
+        &mut self,
+        _options: &mut SessionOptions,
+        _spec: &ModelSpec,
+    ) -> Result<(), BenchError> {
+        Ok(())
+    }
 
     /// Refuses what does not fit before the weights are loaded.
     fn check(&self, capabilities: &Capabilities, memory: &Memory) -> Result<(), BenchError>;

@@ -572,6 +572,9 @@ mod tests {
             media_bytes_per_position: 0,
             media_capacity: 0,
             media_in_use: 0,
+            adapter_capacity: 0,
+            adapter_bytes: 0,
+            adapters_loaded: 0,
         };
         for (context, capacity, expected) in [
             // 112 for the prompt, 192 for each stream.

@@ -6,7 +6,8 @@ use std::time::{Duration, Instant};
 
 use loquat_engine::{Engine, EngineError, EngineOptions, GenerateRequest, Generation};
 use loquat_session::{
-    Capabilities, Emit, Memory, SequenceId, Session, SessionError, StepBatch, StepOutput,
+    AppliedAdapter, Capabilities, Emit, Memory, SequenceId, Session, SessionError, StepBatch,
+    StepOutput,
 };
 
 use futures_util::future::join_all;
@@ -205,6 +206,15 @@ pub fn prompt(vocab_size: usize, len: usize, sequence: usize) -> Vec<u32> {
 
 /// Tokens per second of a plain loop over the session, without the engine.
 pub fn on_session(session: &mut dyn Session, work: Workload) -> Result<f64, BenchError> {
+    on_session_adapted(session, work, &[])
+}
+
+/// The same; sequences have one of the adapters each, in turn.
+pub fn on_session_adapted(
+    session: &mut dyn Session,
+    work: Workload,
+    adapters: &[AppliedAdapter],
+) -> Result<f64, BenchError> {
     let prompt_len = work.prompt_tokens();
     let generated = match work {
         Workload::Prompt { .. } => 0,
@@ -215,7 +225,12 @@ pub fn on_session(session: &mut dyn Session, work: Workload) -> Result<f64, Benc
     let mut rows = Vec::new();
     for index in 0..work.batch() {
         let tokens = prompt(session.capabilities().vocab_size, prompt_len, index);
-        rows.push(prefill(session, &tokens, &mut batch, &mut output)?);
+        let own = adapters.iter().cycle().skip(index).take(1);
+        let own: Vec<AppliedAdapter> = own.copied().collect();
+        let created = session.create_adapted(&own);
+        let sequence = created.map_err(EngineError::from)?;
+        let token = prefill(session, (sequence, &tokens), &mut batch, &mut output)?;
+        rows.push((sequence, token));
     }
     let prompted = Instant::now();
     for _ in 0..generated {
@@ -240,14 +255,13 @@ pub fn on_session(session: &mut dyn Session, work: Workload) -> Result<f64, Benc
     })
 }
 
-/// A new sequence with its prompt computed, and the token that follows it.
+/// Computes a sequence's prompt; returns the token that follows it.
 fn prefill(
     session: &mut dyn Session,
-    tokens: &[u32],
+    (sequence, tokens): (SequenceId, &[u32]),
     batch: &mut StepBatch,
     output: &mut StepOutput,
-) -> Result<(SequenceId, u32), BenchError> {
-    let sequence = session.create().map_err(EngineError::from)?;
+) -> Result<u32, BenchError> {
     let chunks = tokens.chunks(session.capabilities().max_step_tokens);
     let last = chunks.len() - 1;
     for (index, tokens) in chunks.enumerate() {
@@ -260,7 +274,7 @@ fn prefill(
         batch.push(sequence, tokens, emit);
         step(session, batch, output)?;
     }
-    Ok((sequence, output.tokens(0)[0]))
+    Ok(output.tokens(0)[0])
 }
 
 fn step(

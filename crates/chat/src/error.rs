@@ -105,6 +105,21 @@ pub enum ChatError {
         source: MediaError,
     },
 
+    /// An image or a video takes more positions than the model's context or its memory for media
+    /// has.
+    #[error(
+        "`{field}`: the prompt's media take {positions} tokens up to here, and there is room for {room}; \
+         send smaller or fewer images, or a shorter video"
+    )]
+    MediaTooLong {
+        /// The field, or the place among the messages.
+        field: String,
+        /// Of the media and those before it.
+        positions: usize,
+        /// How many there are.
+        room: usize,
+    },
+
     /// A constraint does not compile.
     #[error("`{field}`: {source}")]
     Grammar {

@@ -155,6 +155,14 @@ impl Video {
         }
     }
 
+    /// The video's file; `None` if it is frames.
+    pub fn file_bytes(&self) -> Option<&[u8]> {
+        match &*self.source {
+            VideoSource::File(bytes) => Some(bytes),
+            VideoSource::Frames(_) => None,
+        }
+    }
+
     /// Bytes that the video holds in memory.
     pub fn byte_len(&self) -> usize {
         match &*self.source {

@@ -1,5 +1,7 @@
 //! What a model's processor makes of images and videos in messages, and how they enter a prompt.
 
+use std::sync::Arc;
+
 use loquat_engine::{MediaContent, PromptSpan};
 use loquat_media::resample::{Arithmetic, Filter, resize};
 use loquat_media::rules::PromptFrame;
@@ -12,11 +14,14 @@ use loquat_spec::VisionSpec;
 use loquat_text::{TextError, Tokenizer};
 
 use crate::media::{Detail, ImageSource, VideoSource};
+use crate::prepared_media::{self, PreparedMedia};
 use crate::quote::RenderedPrompt;
 use crate::{ChatError, ContentPart, Image, Message, Role, Video};
 
 /// The longest side of an image with [`Detail::Low`].
 const LOW_DETAIL_SIDE: u32 = 512;
+/// Of preprocessed media that are kept for the next turn.
+const PREPARED_BYTES: usize = 256 << 20;
 
 /// Reads the media of messages as a checkpoint's processor files describe.
 #[derive(Debug, Clone)]
@@ -26,6 +31,17 @@ pub struct MediaReader {
     /// Pixels of a patch's side.
     patch_side: u32,
     takes_video: bool,
+    room: Option<MediaRoom>,
+    prepared: Arc<PreparedMedia>,
+}
+
+/// What fits a session, in positions.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct MediaRoom {
+    /// Of one image or video.
+    pub item: usize,
+    /// Of all media in a prompt.
+    pub prompt: usize,
 }
 
 /// How a template or, in its place, the message writes media.
@@ -82,6 +98,18 @@ impl MessageMedia<'_> {
     fn is_video(&self) -> bool {
         matches!(self.part, ContentPart::Video(_))
     }
+
+    /// Refuses it if it takes more positions than there are.
+    fn check_room(&self, positions: usize, room: usize) -> Result<(), ChatError> {
+        if positions <= room {
+            return Ok(());
+        }
+        Err(ChatError::MediaTooLong {
+            field: self.field.clone(),
+            positions,
+            room,
+        })
+    }
 }
 
 /// Refuses media in messages whose templates have no place for them.
@@ -110,6 +138,16 @@ impl MediaReader {
             patch_side: u32::try_from(vision.patch.side).unwrap_or(u32::MAX).max(1),
             processor,
             limits,
+            room: None,
+            prepared: Arc::new(PreparedMedia::new(PREPARED_BYTES)),
+        }
+    }
+
+    /// The same reader, which refuses what does not fit before it is decoded.
+    pub fn with_room(self, room: MediaRoom) -> Self {
+        Self {
+            room: Some(room),
+            ..self
         }
     }
 
@@ -151,10 +189,10 @@ impl MediaReader {
                 return Err(TextError::Interrupted.into());
             }
             let content = self
-                .content(media, images)
+                .prepared_content(media, images)
                 .map_err(|error| media.failed(error))?;
             debug_assert_eq!(content.positions(), plan.positions());
-            contents.push(std::sync::Arc::new(content));
+            contents.push(content);
         }
         let mut runs = Runs::new(&expansions);
         let mut spans = Vec::new();
@@ -164,7 +202,7 @@ impl MediaReader {
                     let next = runs.next(count);
                     let (item, start) = next.ok_or_else(|| unordered(media))?;
                     spans.push(PromptSpan::Media {
-                        content: std::sync::Arc::clone(&contents[item]),
+                        content: Arc::clone(&contents[item]),
                         range: start..start + count,
                     });
                 }
@@ -222,7 +260,7 @@ impl MediaReader {
 
     fn plans(&self, media: &[MessageMedia<'_>]) -> Result<Vec<MediaPlan>, ChatError> {
         let images = media.iter().filter(|media| !media.is_video()).count();
-        let (mut pixels, mut values) = (0, 0);
+        let (mut pixels, mut values, mut positions) = (0, 0, 0);
         let mut plans = Vec::with_capacity(media.len());
         for media in media {
             let planned = match media.part {
@@ -236,6 +274,11 @@ impl MediaReader {
             values += plan.values as u64;
             let fits = self.limits.check_together(pixels, values);
             fits.map_err(|error| media.failed(error))?;
+            positions += plan.positions();
+            if let Some(room) = self.room {
+                media.check_room(plan.positions(), room.item)?;
+                media.check_room(positions, room.prompt)?;
+            }
             plans.push(plan);
         }
         Ok(plans)
@@ -304,6 +347,23 @@ impl MediaReader {
             .plan_video(&metadata, &indices, &self.limits)?;
         // Frames are decoded one at a time within their own limits.
         Ok((plan, u64::from(metadata.width) * u64::from(metadata.height)))
+    }
+
+    /// The media's content, from an earlier request if it is still there.
+    fn prepared_content(
+        &self,
+        media: &MessageMedia<'_>,
+        images: usize,
+    ) -> Result<Arc<MediaContent>, MediaError> {
+        let key = prepared_media::key(media.part, images);
+        if let Some(content) = key.and_then(|key| self.prepared.get(&key)) {
+            return Ok(content);
+        }
+        let content = Arc::new(self.content(media, images)?);
+        if let Some(key) = key {
+            self.prepared.insert(key, &content);
+        }
+        Ok(content)
     }
 
     fn content(&self, media: &MessageMedia<'_>, images: usize) -> Result<MediaContent, MediaError> {

@@ -7,9 +7,9 @@ use std::time::{Duration, Instant};
 use clap::ValueEnum;
 use loquat::ModelFiles;
 use loquat_bench::{
-    Clients, Constrained, Contention, Conversation, Encoding, EngineOverhead, Figure, Harness,
-    Http, PrefillInterference, Report, ReportHead, Scenario, Soak, Startup, Until, Workload,
-    Workloads, machine, synthetic,
+    Adapters, Clients, Constrained, Contention, Conversation, Encoding, EngineOverhead, Figure,
+    Harness, Http, PrefillInterference, Report, ReportHead, Scenario, Soak, Startup, Until,
+    Workload, Workloads, machine, synthetic,
 };
 use loquat_convert::WorkFolder;
 use loquat_server::config::units;
@@ -80,6 +80,7 @@ fn measure(args: &BenchArgs) -> Result<(), CliError> {
     };
     let mut options = args.session.options(scenario.sequences());
     scenario.adapt(&mut options, model.source.spec.max_context);
+    scenario.adapt_to(&mut options, &model.source.spec)?;
     let plan = backend.plan(&model.source, &options)?;
     scenario.check(&plan.capabilities, &plan.memory)?;
     scenario.prepare(&model)?;
@@ -132,6 +133,17 @@ fn scenario(args: &BenchArgs) -> Result<Box<dyn Scenario>, CliError> {
             seed,
             max_slowdown: args.max_slowdown,
         })
+    } else if let Some(count) = args.adapters {
+        let count = count.get();
+        let decode = |batch| Workload::Decode {
+            depth: 1,
+            batch,
+            tokens,
+        };
+        let mut workloads = vec![Workload::Prompt { tokens: 512 }, decode(1)];
+        workloads.extend((count > 1).then(|| decode(count)));
+        let rank = args.adapter_rank.get();
+        Box::new(Adapters::new(count, rank, workloads, args.rounds(5)))
     } else if let Some(turns) = args.turns {
         Box::new(Conversation {
             turns: turns.get(),

@@ -6,7 +6,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use loquat_convert::{Conversion, Quant, QuantizationError, Report, Step, Target, convert};
+use loquat_convert::{
+    Conversion, MergedAdapter, Quant, QuantizationError, Report, Step, Target, convert,
+};
 use loquat_store::{Store, reference_path};
 use serde_json::{Value, json};
 
@@ -30,6 +32,14 @@ pub fn run(args: &ConvertArgs) -> Result<(), CliError> {
         .reference
         .as_deref()
         .filter(|name| !reference_path(name).exists());
+    let adapters: Vec<MergedAdapter> = args
+        .adapters
+        .iter()
+        .map(|adapter| MergedAdapter {
+            path: &adapter.path,
+            scale: adapter.scale,
+        })
+        .collect();
     let interrupted = listen_for_interrupt()?;
     let bar = ShareBar::start(&format!("converting to {}", args.output.display()));
     let (mut total, mut done) = (0, 0);
@@ -37,6 +47,7 @@ pub fn run(args: &ConvertArgs) -> Result<(), CliError> {
     let report = convert(
         &Conversion {
             source: &source.path,
+            adapters: &adapters,
             out: &args.output,
             target,
             quant,

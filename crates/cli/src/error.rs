@@ -178,6 +178,8 @@ impl CliError {
             },
             Self::Convert(error) => match error {
                 ConvertError::UnknownQuant { .. }
+                | ConvertError::AdapterScale { .. }
+                | ConvertError::AdapterConflict { .. }
                 | ConvertError::TwoTypes { .. }
                 | ConvertError::Quantized { .. }
                 | ConvertError::Exists { .. }
@@ -189,6 +191,7 @@ impl CliError {
                 | ConvertError::Remove { .. } => 1,
                 ConvertError::Interrupted => 130,
                 ConvertError::Weights(_)
+                | ConvertError::TiedAdapter { .. }
                 | ConvertError::Text(_)
                 | ConvertError::NotFinite { .. }
                 | ConvertError::TooLarge { .. }

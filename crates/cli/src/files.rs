@@ -3,8 +3,8 @@
 use std::io::{Read, Write};
 use std::path::Path;
 
-use loquat::media::{Limits, probe};
-use loquat_chat::{Image, Message, Tool};
+use loquat::media::{FrameSource, Limits, MediaError, probe};
+use loquat_chat::{Image, Message, Tool, Video};
 use loquat_server::ConversationFileError;
 use serde_json::Value;
 
@@ -33,6 +33,23 @@ fn read(path: &Path) -> std::io::Result<String> {
 
 /// An image file. Its header is checked here, and its pixels when it is sent.
 pub fn image(flag: &'static str, path: &Path) -> Result<Image, CliError> {
+    let bytes = media(flag, path, |bytes, limits| probe(bytes, limits).map(drop))?;
+    Ok(Image::from_bytes(bytes).with_field(format!("{flag} {}", path.display())))
+}
+
+/// A video file. What its container says is checked here, and its frames when it is sent.
+pub fn video(flag: &'static str, path: &Path) -> Result<Video, CliError> {
+    let check = |bytes: &[u8], limits: &Limits| FrameSource::open(bytes, limits).map(drop);
+    let bytes = media(flag, path, check)?;
+    Ok(Video::from_bytes(bytes).with_field(format!("{flag} {}", path.display())))
+}
+
+/// The bytes of a file that `check` accepts.
+fn media(
+    flag: &'static str,
+    path: &Path,
+    check: impl Fn(&[u8], &Limits) -> Result<(), MediaError>,
+) -> Result<Vec<u8>, CliError> {
     let limits = Limits::default();
     let failed = |source| CliError::File {
         flag,
@@ -48,12 +65,11 @@ pub fn image(flag: &'static str, path: &Path) -> Result<Image, CliError> {
         file.and_then(|file| file.take(most).read_to_end(&mut bytes))
     };
     read.map_err(failed)?;
-    probe(&bytes, &limits).map_err(|error| CliError::Field {
+    check(&bytes, &limits).map_err(|error| CliError::Field {
         flag,
         what: format!("{}: {error}", path.display()),
     })?;
-    let image = Image::from_bytes(bytes);
-    Ok(image.with_field(format!("{flag} {}", path.display())))
+    Ok(bytes)
 }
 
 /// Writes a file atomically. Overwrites an existing file only with `replace`.

@@ -1,6 +1,6 @@
 //! Finding and loading models, with progress bars.
 
-use loquat::ModelFiles;
+use loquat::{ModelFiles, OpenAdapters};
 use loquat_chat::ChatContext;
 use loquat_engine::EngineOptions;
 use loquat_session::{Backend, Session, SessionOptions};
@@ -30,6 +30,7 @@ pub fn locate(store: &Store, chosen: &ModelChoice) -> Result<ResolvedModel, CliE
     let wanted = ModelQuery {
         reference: &reference,
         kind: chosen.kind,
+        mmproj: chosen.mmproj.query(),
     };
     Ok(store.locate(&wanted, &mut DownloadBar::default())?)
 }
@@ -52,6 +53,7 @@ pub struct LoadOptions<'a> {
     pub backend: &'a dyn Backend,
     pub session: SessionOptions,
     pub engine: EngineOptions,
+    pub adapters: OpenAdapters,
 }
 
 /// Loads a model's weights and starts its engine.
@@ -60,6 +62,10 @@ pub fn model(
     chat_context: ChatContext,
     options: LoadOptions<'_>,
 ) -> Result<loquat::Model, CliError> {
-    let session = session(files, options.backend, &options.session)?;
-    Ok(files.start(session, chat_context, options.engine)?)
+    let adapters = options.adapters;
+    let room = adapters.make_room(&options.session);
+    let session = session(files, options.backend, &room)?;
+    let model = files.start(session, chat_context, options.engine)?;
+    let applied = adapters.load(&model)?;
+    Ok(model.with_adapters(&applied))
 }

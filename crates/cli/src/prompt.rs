@@ -62,6 +62,7 @@ pub fn model_and_prompt(
     let wanted = ModelQuery {
         reference: first,
         kind: source.choice(None).kind,
+        ..ModelQuery::default()
     };
     match store.resolve(&wanted) {
         Ok(_) => Ok(words(Some(first), None)),

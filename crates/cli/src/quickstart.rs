@@ -205,6 +205,7 @@ impl ServedModel {
         let wanted = ModelQuery {
             reference: &self.source,
             kind: self.kind,
+            ..ModelQuery::default()
         };
         // If the lookup fails, assume a download.
         let is_here = store

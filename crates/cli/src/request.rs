@@ -1,7 +1,5 @@
 //! Chat requests from flags.
 
-use std::path::PathBuf;
-
 use loquat_chat::{
     ChatRequest, ContentPart, Conversation, Effort, Message, ReplyOpening, Thinking,
 };
@@ -13,6 +11,7 @@ use crate::prompt;
 
 pub const MESSAGES: &str = "--messages";
 const IMAGE: &str = "--image";
+const VIDEO: &str = "--video";
 pub const TOOLS: &str = "--tools";
 
 /// The chat request that flags set, without messages.
@@ -21,6 +20,7 @@ pub fn settings(args: &ConversationArgs) -> Result<ChatRequest, CliError> {
         system: _,
         messages: _,
         image: _,
+        video: _,
         prefill,
         tools,
         tool_choice,
@@ -86,25 +86,20 @@ fn unfilled_conversation(
         }
         return Ok(Some(conversation));
     }
-    let is_stdin = |path: &PathBuf| path.as_os_str() == "-";
-    let from_stdin = args.image.iter().filter(|path| is_stdin(path)).count();
-    if from_stdin > 1 || from_stdin == 1 && prompt.is_none() {
-        return Err(CliError::Usage {
-            what: "stdin has one image; `--image -` more than once, or without a prompt".to_owned(),
-            expected: "used once, beside a prompt".to_owned(),
-        });
-    }
+    check_stdin(args, prompt.is_some())?;
     let prompt = match prompt {
         Some(prompt) => Some(prompt),
         None => prompt::from_stdin()?,
     };
     let Some(prompt) = prompt else {
-        if args.image.is_empty() {
-            return Ok(None);
-        }
+        let (flag, command) = match (args.image.first(), args.video.first()) {
+            (None, None) => return Ok(None),
+            (Some(_), _) => (IMAGE, "/image"),
+            (None, Some(_)) => (VIDEO, "/video"),
+        };
         return Err(CliError::Usage {
-            what: "`--image` in an interactive chat".to_owned(),
-            expected: "used with a prompt; in a chat, use /image FILE".to_owned(),
+            what: format!("`{flag}` in an interactive chat"),
+            expected: format!("used with a prompt; in a chat, use {command} FILE"),
         });
     };
     if prompt.trim().is_empty() {
@@ -112,8 +107,26 @@ fn unfilled_conversation(
     }
     let images = args.image.iter();
     let images = images.map(|path| files::image(IMAGE, path).map(ContentPart::Image));
-    let mut parts = images.collect::<Result<Vec<_>, _>>()?;
+    let videos = args.video.iter();
+    let videos = videos.map(|path| files::video(VIDEO, path).map(ContentPart::Video));
+    let mut parts = images.chain(videos).collect::<Result<Vec<_>, _>>()?;
     parts.push(prompt.into());
     conversation.push(Message::user(parts));
     Ok(Some(conversation))
+}
+
+/// Stdin can be one image or one video, and then not the prompt.
+fn check_stdin(args: &ConversationArgs, has_prompt: bool) -> Result<(), CliError> {
+    let media = args.image.iter().map(|path| (IMAGE, path));
+    let media = media.chain(args.video.iter().map(|path| (VIDEO, path)));
+    let from_stdin = media.filter(|(_, path)| path.as_os_str() == "-");
+    let flags: Vec<&str> = from_stdin.map(|(flag, _)| flag).collect();
+    match flags.as_slice() {
+        [] => Ok(()),
+        [_] if has_prompt => Ok(()),
+        [flag, ..] => Err(CliError::Usage {
+            what: format!("stdin is one file; `{flag} -` beside another `-`, or without a prompt"),
+            expected: "used once, beside a prompt".to_owned(),
+        }),
+    }
 }

@@ -3,9 +3,9 @@
 use std::cell::Cell;
 use std::num::NonZeroUsize;
 
-use loquat::{ModelFiles, ReplyDecoder};
+use loquat::{ModelFiles, OpenAdapters, ReplyDecoder};
 use loquat_chat::{
-    ChatContext, ChatRequest, Conversation, Image, LoweredChat, Message, ToolChoice,
+    ChatContext, ChatRequest, ContentPart, Conversation, LoweredChat, Message, ToolChoice,
 };
 use loquat_engine::{Engine, EngineOptions, SamplingParams};
 use loquat_session::Backend;
@@ -112,6 +112,7 @@ impl ModelOpener<'_> {
         let attempt = OpenAttempt::new(self.store, chosen, &args.session.backend, &options);
         fit::refuse_oversized(self.store, &attempt)?;
         let files = ModelFiles::open(&locate(self.store, chosen)?)?;
+        let adapters = files.open_adapters(&args.adapters.files)?;
         let tokenizer = files.tokenizer()?;
         let defaults = files.generation_config()?;
         let file = args.input.conversation.template.as_deref();
@@ -125,6 +126,7 @@ impl ModelOpener<'_> {
         let mut prepared = PreparedModel {
             attempt,
             files,
+            adapters,
             chat_context,
             request,
             defaults,
@@ -139,6 +141,7 @@ impl ModelOpener<'_> {
             backend: self.backend,
             session: self.args.session.options(1),
             engine: EngineOptions::default(),
+            adapters: prepared.adapters.clone(),
         };
         let model = load::model(&prepared.files, prepared.chat_context.clone(), options);
         let model =
@@ -157,6 +160,7 @@ impl ModelOpener<'_> {
 struct PreparedModel {
     attempt: OpenAttempt,
     files: ModelFiles,
+    adapters: OpenAdapters,
     chat_context: ChatContext,
     /// Everything except the messages.
     request: ChatRequest,
@@ -245,10 +249,10 @@ impl ChatModel {
         Ok(())
     }
 
-    /// Checks that a question about an image can be asked.
-    pub fn check_image(&self, image: &Image) -> Result<(), CliError> {
+    /// Checks that a question about an image or a video can be asked.
+    pub fn check_media(&self, media: &ContentPart) -> Result<(), CliError> {
         let request = ChatRequest {
-            messages: vec![Message::user(vec![image.clone().into()])],
+            messages: vec![Message::user(vec![media.clone()])],
             ..self.prepared.request.clone()
         };
         self.model.chat_context().tokens(&request, true)?;

@@ -12,6 +12,7 @@ use serde_json::{Map, Value, json};
 use crate::choose::{Choice, file_type, mlx_table, unlisted_router};
 use crate::describe::{self, gguf};
 use crate::measure::{Report, TensorReport};
+use crate::merge::MergedAdapter;
 use crate::output::{OutputPath, PendingOutput, Shape};
 use crate::plan::{self, Planned};
 use crate::quantize::{Encoded, Encoding};
@@ -24,6 +25,8 @@ use crate::{ConvertError, Quant, Target, vocabulary};
 pub struct Conversion<'a> {
     /// A folder, a `.gguf` or `.safetensors` file, or an index.
     pub source: &'a Path,
+    /// Adapters to fold into the result.
+    pub adapters: &'a [MergedAdapter<'a>],
     pub out: &'a Path,
     pub target: Target,
     pub quant: Quant,
@@ -60,7 +63,7 @@ pub fn convert(
     {
         return Err(ConvertError::TwoTypes { quant, dtype });
     }
-    let source = Source::open(options.source)?;
+    let source = Source::open(options.source, options.adapters)?;
     let mut notes = Vec::new();
     if let Some(found) = source.quantized() {
         if options.quant.is_quantized() && !options.requantize {

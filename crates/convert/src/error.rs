@@ -11,6 +11,17 @@ pub enum ConvertError {
     Weights(#[from] WeightsError),
     #[error(transparent)]
     Text(#[from] TextError),
+    #[error(
+        "the scale of the adapter {adapter} is {found}, but must be a finite number other than 0"
+    )]
+    AdapterScale { adapter: String, found: f32 },
+    #[error("two adapters replace {role}; merge one of them")]
+    AdapterConflict { role: loquat_spec::Role },
+    #[error(
+        "the adapter {adapter} changes the embedding or the head, which are one table in this \
+         model, in different ways: the result could not store both. Use it unmerged."
+    )]
+    TiedAdapter { adapter: String },
     #[error("`{name}` is not a type of {target}. Use one of: {known}.")]
     UnknownQuant {
         name: String,

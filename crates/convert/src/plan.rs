@@ -3,11 +3,11 @@
 use std::collections::HashMap;
 
 use loquat_spec::{
-    ConvShape, Kind, LayerRole, Mixer, ModelSpec, Naming, Orientation, Role, RopePairs, Slot,
-    Transform,
+    ConvShape, Kind, LayerRole, Mixer, ModelSpec, Naming, Orientation, Role, RopeOrder, RopePairs,
+    Slot, Transform,
 };
 
-use crate::rows::{Part, RopeOrder, Rows};
+use crate::rows::{Part, Rows};
 use crate::source::Source;
 use crate::{Class, ConvertError};
 
@@ -140,10 +140,10 @@ fn part<'a>(
     index: usize,
     order: Option<RopeOrder>,
 ) -> Result<Part<'a>, ConvertError> {
-    let stack = source.stack(slot.role).ok_or_else(|| missing(slot.role))?;
+    let stack = source.merged(slot.role).ok_or_else(|| missing(slot.role))?;
     let own = match slot.names.len() {
         1 => stack,
-        _ => stack.get(index..=index).ok_or_else(|| missing(slot.role))?,
+        _ => vec![*stack.get(index).ok_or_else(|| missing(slot.role))?],
     };
     Ok(Part {
         stack: own,

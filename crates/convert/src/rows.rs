@@ -2,13 +2,15 @@
 
 use std::ops::Range;
 
-use loquat_spec::{RopePairs, RowMap};
-use loquat_weights::{Matrix, WeightsError};
+use loquat_spec::{RopeOrder, RowMap};
+use loquat_weights::WeightsError;
+
+use crate::merge::MergedMatrix;
 
 /// Matrices of one role inside a tensor that may hold several roles' rows.
 pub(crate) struct Part<'a> {
     /// One for each member of the tensor.
-    pub stack: &'a [Matrix],
+    pub stack: Vec<MergedMatrix<'a>>,
     /// Maps row `r` of a member to the member's rows of the tensor.
     pub map: RowMap,
     /// The tensor's rows are this role's columns.
@@ -16,42 +18,12 @@ pub(crate) struct Part<'a> {
     pub order: Option<RopeOrder>,
 }
 
-/// Rows of queries or keys that rotate together are adjacent in one format and half a head apart in
-/// the other.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct RopeOrder {
-    pub head_dim: usize,
-    /// How many of them rotate.
-    pub dims: usize,
-    /// The pairs of the target tensor.
-    pub to: RopePairs,
-}
-
-impl RopeOrder {
-    /// The source's row for row `row` of the target.
-    pub fn source(self, row: usize) -> usize {
-        let (head, at) = (row / self.head_dim * self.head_dim, row % self.head_dim);
-        if at >= self.dims {
-            return row;
-        }
-        let half = self.dims / 2;
-        head + match self.to {
-            RopePairs::Interleaved => at / 2 + at % 2 * half,
-            RopePairs::Halves => at % half * 2 + at / half,
-        }
-    }
-
-    pub fn reordered(self, values: &[f32]) -> Vec<f32> {
-        (0..values.len())
-            .map(|row| values[self.source(row)])
-            .collect()
-    }
-}
-
 impl Part<'_> {
     /// Rows and columns of a member in the tensor.
     fn shape(&self) -> (usize, usize) {
-        let (rows, cols) = self.stack.first().map_or((0, 0), |m| (m.rows(), m.cols()));
+        let (rows, cols) = self.stack.first().map_or((0, 0), |merged| {
+            (merged.matrix.rows(), merged.matrix.cols())
+        });
         if self.turned {
             (cols, rows)
         } else {
@@ -134,7 +106,7 @@ impl Rows<'_> {
             return self.release_all();
         }
         for part in self.parts.iter().filter(|part| !part.turned) {
-            for (member, matrix) in part.stack.iter().enumerate() {
+            for (member, merged) in part.stack.iter().enumerate() {
                 let start = member * self.total;
                 let own = rows.start.max(start)..rows.end.min(start + self.total);
                 let mut read = own.filter_map(|row| part.role_row(row - start));
@@ -142,7 +114,8 @@ impl Rows<'_> {
                     // Reordering moves rows within their head.
                     let slack = part.order.map_or(0, |order| order.head_dim);
                     let last = read.next_back().unwrap_or(first);
-                    matrix.release(first.saturating_sub(slack)..last + slack + 1);
+                    let rows = first.saturating_sub(slack)..last + slack + 1;
+                    merged.matrix.release(rows);
                 }
             }
         }
@@ -150,8 +123,8 @@ impl Rows<'_> {
 
     /// Releases all rows.
     pub fn release_all(&self) {
-        for matrix in self.parts.iter().flat_map(|part| part.stack) {
-            matrix.release(0..matrix.rows());
+        for merged in self.parts.iter().flat_map(|part| &part.stack) {
+            merged.matrix.release(0..merged.matrix.rows());
         }
     }
 }
@@ -203,11 +176,12 @@ impl Reader<'_> {
 }
 
 /// A matrix's columns, one after another.
-fn columns(matrix: &Matrix) -> Result<Vec<f32>, WeightsError> {
+fn columns(merged: &MergedMatrix<'_>) -> Result<Vec<f32>, WeightsError> {
+    let matrix = merged.matrix;
     let mut turned = vec![0.0; matrix.rows() * matrix.cols()];
     let mut values = vec![0.0; matrix.cols()];
     for row in 0..matrix.rows() {
-        matrix.decode_row(row, &mut values)?;
+        merged.decode_row(row, &mut values)?;
         scatter(&values, row, matrix.rows(), &mut turned);
     }
     Ok(turned)
@@ -221,6 +195,8 @@ fn scatter(values: &[f32], row: usize, rows: usize, out: &mut [f32]) {
 
 #[cfg(test)]
 mod tests {
+    use loquat_spec::RopePairs;
+
     use super::*;
 
     #[test]

@@ -6,10 +6,13 @@ use std::path::{Path, PathBuf};
 use loquat_spec::families::{self, Described};
 use loquat_spec::{Config, Kind, ModelSpec, Naming, Role, Slot, Transform};
 use loquat_weights::gguf::Metadata;
-use loquat_weights::{Checkpoint, Dtype, Format, Matrix, RawTensor, Storage, Weights, decode};
+use loquat_weights::{
+    Checkpoint, Dtype, Format, Matrix, MmprojChoice, RawTensor, Storage, Weights, decode,
+};
 use serde_json::{Map, Value};
 
 use crate::ConvertError;
+use crate::merge::{Merge, MergedAdapter, MergedMatrix};
 
 pub(crate) struct Source {
     pub path: PathBuf,
@@ -18,6 +21,7 @@ pub(crate) struct Source {
     slots: HashMap<Role, Slot>,
     tensors: HashMap<String, RawTensor>,
     pub metadata: SourceMetadata,
+    merge: Merge,
 }
 
 /// The source's metadata.
@@ -47,8 +51,10 @@ pub(crate) const COMPANION_FILES: &[&str] = &[
 ];
 
 impl Source {
-    pub fn open(path: &Path) -> Result<Self, ConvertError> {
-        let checkpoint = Checkpoint::open(path)?;
+    pub fn open(path: &Path, adapters: &[MergedAdapter<'_>]) -> Result<Self, ConvertError> {
+        // Towers are not converted.
+        let checkpoint = Checkpoint::open_with(path, MmprojChoice::Off)?;
+        let merge = Merge::open(&checkpoint, adapters)?;
         let weights = checkpoint.bind()?;
         let slots = checkpoint.naming().slots(&checkpoint.spec);
         let tensors = checkpoint.tensors().iter();
@@ -64,6 +70,7 @@ impl Source {
                 .collect(),
             weights,
             metadata,
+            merge,
             checkpoint,
         })
     }
@@ -88,11 +95,21 @@ impl Source {
     }
 
     pub fn stack(&self, role: Role) -> Option<&[Matrix]> {
-        self.weights.stack(role)
+        self.merge.stack(role).or_else(|| self.weights.stack(role))
+    }
+
+    /// The role's matrices with what adapters add.
+    pub fn merged(&self, role: Role) -> Option<Vec<MergedMatrix<'_>>> {
+        let stack = self.stack(role)?.iter().enumerate();
+        let merged = stack.map(|(member, matrix)| self.merge.matrix(role, member, matrix));
+        Some(merged.collect())
     }
 
     /// A vector role's stored values, and the transform that binding applies.
     pub fn stored(&self, role: Role) -> Option<(Vec<f32>, Transform)> {
+        if let Some(replaced) = self.merge.vector(role) {
+            return Some(replaced);
+        }
         let slot = self.slots.get(&role)?;
         let tensor = self.tensors.get(slot.names.first()?)?;
         let (count, rows, width) = (slot.kind.count(), slot.kind.rows(), slot.kind.cols());

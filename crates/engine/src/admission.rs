@@ -6,7 +6,7 @@
 use std::cmp::Reverse;
 use std::time::{Duration, Instant};
 
-use loquat_session::{PrefixCopy, SequenceId, SessionError};
+use loquat_session::{AppliedAdapter, PrefixCopy, SequenceId, SessionError};
 
 use crate::prefix_cache::{Hit, release};
 use crate::queue::QueueCandidate;
@@ -103,15 +103,16 @@ impl Worker {
         let sequence = self.queue.get(turn.index);
         let reservation = self.limits.reservation(sequence.max_len());
         let hit = self.find_hit(sequence);
+        let adapters = sequence.adapters.clone();
         let shared = hit.map_or(0, |hit| self.limits.whole_runs(hit.len));
         let full = self.running.len() >= self.limits.max_running;
         if full || self.committed(|_| true) + reservation - shared > self.limits.kv_capacity {
             return false;
         }
         for hit in self.attempts(hit) {
-            match self.start(hit) {
+            match self.start(hit, &adapters) {
                 Ok(id) if self.fits(id, hit, reservation) => {
-                    let error = match self.acquire_media(turn, hit) {
+                    let error = match self.hold_media(turn, hit) {
                         Ok(media) => {
                             self.run_from((turn, now), (id, hit), media);
                             return true;
@@ -144,41 +145,6 @@ impl Worker {
         self.conclude(vec![sequence], now);
     }
 
-    /// Encodes the media that the prefix does not cover, or finds them encoded.
-    fn acquire_media(
-        &mut self,
-        turn: QueueCandidate,
-        hit: Option<Hit>,
-    ) -> Result<Vec<HeldMedia>, SessionError> {
-        let cached = hit.map_or(0, |hit| hit.len);
-        let spans = &self.queue.get(turn.index).media;
-        let mut held: Vec<HeldMedia> = Vec::new();
-        for span in spans.iter().filter(|span| span.end() > cached) {
-            let acquired = self.media.acquire(&mut *self.session, &span.content);
-            let most = self.limits.step_tokens;
-            let refused = match acquired {
-                Ok(handle) => {
-                    let span = span.clone();
-                    let len = span.range.len();
-                    held.push(HeldMedia { handle, span });
-                    if handle.divisible || len <= most {
-                        continue;
-                    }
-                    SessionError::StepTooLarge {
-                        tokens: len,
-                        max: most,
-                    }
-                }
-                Err(error) => error,
-            };
-            for held in &held {
-                self.media.release(held.span.content.hash());
-            }
-            return Err(refused);
-        }
-        Ok(held)
-    }
-
     /// Prefixes to try, best first. A fork inside a KV page copies that page; without room for the
     /// copy, the fork ends at the page before.
     fn attempts(&self, hit: Option<Hit>) -> Vec<Option<Hit>> {
@@ -195,11 +161,15 @@ impl Worker {
     }
 
     /// Creates or forks a sequence, evicting cached ones if needed.
-    fn start(&mut self, hit: Option<Hit>) -> Result<SequenceId, SessionError> {
+    fn start(
+        &mut self,
+        hit: Option<Hit>,
+        adapters: &[AppliedAdapter],
+    ) -> Result<SequenceId, SessionError> {
         loop {
             let started = match hit {
                 Some(hit) => self.session.fork(hit.source, hit.len),
-                None => self.session.create(),
+                None => self.session.create_adapted(adapters),
             };
             let spared = hit.map(|hit| hit.source);
             match started {
@@ -357,7 +327,8 @@ impl Worker {
             return;
         }
         // Optional: without room the snapshot is skipped.
-        let Ok(id) = self.start(Some(Hit { source, len })) else {
+        // A fork has the adapters of its source.
+        let Ok(id) = self.start(Some(Hit { source, len }), &[]) else {
             return;
         };
         let running = &mut self.running[at];

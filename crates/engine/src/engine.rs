@@ -6,9 +6,10 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use loquat_session::{Capabilities, Memory, Session};
+use loquat_session::{AdapterId, AdapterWeights, Capabilities, Memory, Session, SessionError};
 use loquat_text::Tokenizer;
 
+use crate::adapters::{AdapterCommand, UnloadMode};
 use crate::generation::channel;
 use crate::limits::Limits;
 use crate::monitor::{EngineThread, StepMonitor};
@@ -313,6 +314,33 @@ impl Engine {
     /// Returns an error if the engine does not accept requests.
     pub fn check(&self) -> Result<(), EngineError> {
         self.shared.check_open()
+    }
+
+    /// Loads an adapter for requests to name, between two steps. Blocks until that is done. The
+    /// session's [limits](Capabilities::adapters) apply.
+    pub fn load_adapter(&self, weights: Arc<AdapterWeights>) -> Result<AdapterId, EngineError> {
+        self.shared.check_open()?;
+        let (reply, loaded) = mpsc::channel();
+        self.on_thread(AdapterCommand::Load { weights, reply }, &loaded)
+    }
+
+    /// Unloads an adapter once no request uses it, and blocks until then. Cached prefixes that it
+    /// computed are dropped.
+    pub fn unload_adapter(&self, id: AdapterId, mode: UnloadMode) -> Result<(), EngineError> {
+        let (reply, unloaded) = mpsc::channel();
+        self.on_thread(AdapterCommand::Unload { id, mode, reply }, &unloaded)
+    }
+
+    fn on_thread<T>(
+        &self,
+        command: AdapterCommand,
+        reply: &mpsc::Receiver<Result<T, SessionError>>,
+    ) -> Result<T, EngineError> {
+        let sent = self.commands.send(Command::Adapter(command));
+        sent.map_err(|_| self.shared.end_reason())?;
+        // The engine drops the sender if it ends first.
+        let replied = reply.recv().map_err(|_| self.shared.end_reason())?;
+        Ok(replied?)
     }
 
     /// Empties the prefix cache, within one step.

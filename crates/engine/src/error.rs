@@ -167,7 +167,11 @@ impl EngineError {
             Self::Session(
                 SessionError::InvalidMedia { .. }
                 | SessionError::MediaTooLarge { .. }
-                | SessionError::MediaRange { .. },
+                | SessionError::MediaRange { .. }
+                | SessionError::UnknownAdapter(_)
+                | SessionError::AdapterScale { .. }
+                | SessionError::AdapterConflict { .. }
+                | SessionError::InvalidAdapter(_),
             ) => Blame::Request,
             Self::QueueFull
             | Self::QueueTimeout { .. }

@@ -8,11 +8,13 @@
 #![deny(missing_docs)]
 
 mod active_constraint;
+mod adapters;
 mod admission;
 mod choices;
 mod clients;
 mod constraint;
 mod constraint_worker;
+mod encoding;
 mod engine;
 mod error;
 mod event;
@@ -42,6 +44,7 @@ mod time;
 mod usage;
 mod worker;
 
+pub use adapters::UnloadMode;
 pub use choices::Choices;
 pub use constraint::{AllowedTokens, Constraint, ConstraintError, RequestConstraint};
 pub use engine::{Engine, EngineOptions};

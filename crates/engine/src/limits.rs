@@ -10,6 +10,8 @@ pub(crate) struct Limits {
     /// At most `step_tokens`, so that every sequence gets at least one token per step.
     pub max_running: usize,
     pub kv_capacity: usize,
+    /// Positions of encoded media.
+    pub media_capacity: usize,
     pub kv_granularity: usize,
     pub max_context: usize,
 }
@@ -24,6 +26,7 @@ impl Limits {
             step_tokens,
             max_running: running.min(step_tokens),
             kv_capacity: memory.kv_capacity,
+            media_capacity: memory.media_capacity,
             kv_granularity: memory.kv_granularity.max(1),
             max_context: capabilities.max_context,
         }

@@ -3,7 +3,8 @@
 //! Every position of a content has a key of its own, which takes the token's place in prefixes: two
 //! pictures behind equal placeholders differ, and equal ones are the same. Handles are kept after
 //! their last use as long as there is room, so that a picture that is sent again is not encoded
-//! again.
+//! again. Room for a content is reserved before it is encoded, so that requests that hold some of
+//! their media do not wait for each other.
 
 use std::collections::BTreeMap;
 
@@ -24,10 +25,13 @@ pub(crate) struct MediaCache {
     uses: u64,
     /// Contents encoded so far.
     pub encoded: u64,
+    /// Positions of all contents with readers.
+    reserved: usize,
 }
 
 struct Entry {
     first_key: u32,
+    positions: usize,
     handle: Option<MediaHandle>,
     /// Spans of running sequences that will read it.
     readers: usize,
@@ -41,6 +45,7 @@ impl MediaCache {
             next_key: FIRST_KEY,
             uses: 0,
             encoded: 0,
+            reserved: 0,
         }
     }
 
@@ -61,6 +66,7 @@ impl MediaCache {
         }
         let entry = Entry {
             first_key,
+            positions: content.positions(),
             handle: None,
             readers: 0,
             last_used: uses,
@@ -69,27 +75,45 @@ impl MediaCache {
         Some(first_key)
     }
 
-    /// The encoded content, for one more reader. Other media without readers make room for it.
-    pub fn acquire(
+    /// Adds a reader, for which `capacity` positions of all media with readers must have room.
+    /// Returns the content's handle if it is encoded.
+    pub fn hold(
         &mut self,
-        session: &mut dyn Session,
         content: &MediaContent,
-    ) -> Result<MediaHandle, SessionError> {
+        capacity: usize,
+    ) -> Result<Option<MediaHandle>, SessionError> {
         self.first_key(content)
             .ok_or(SessionError::Unsupported("more media"))?;
-        let known = self.entries.get(content.hash());
-        let handle = match known.and_then(|entry| entry.handle) {
-            Some(handle) => handle,
-            None => self.encode(session, content)?,
+        let Some(entry) = self.entries.get_mut(content.hash()) else {
+            return Ok(None);
         };
-        if let Some(entry) = self.entries.get_mut(content.hash()) {
-            entry.handle = Some(handle);
-            entry.readers += 1;
+        if entry.readers == 0 {
+            let (wanted, available) = (entry.positions, capacity.saturating_sub(self.reserved));
+            if wanted > available {
+                return Err(SessionError::MediaExhausted {
+                    wanted,
+                    available,
+                    capacity,
+                });
+            }
+            self.reserved += wanted;
         }
-        Ok(handle)
+        entry.readers += 1;
+        Ok(entry.handle)
     }
 
-    fn encode(
+    /// One reader less.
+    pub fn release(&mut self, hash: &MediaHash) {
+        if let Some(entry) = self.entries.get_mut(hash) {
+            entry.readers -= 1;
+            if entry.readers == 0 {
+                self.reserved -= entry.positions;
+            }
+        }
+    }
+
+    /// Encodes a content that has readers. Media without readers make room for it.
+    pub fn encode(
         &mut self,
         session: &mut dyn Session,
         content: &MediaContent,
@@ -102,6 +126,9 @@ impl MediaCache {
         };
         self.encoded += 1;
         if handle.positions == content.positions() {
+            if let Some(entry) = self.entries.get_mut(content.hash()) {
+                entry.handle = Some(handle);
+            }
             return Ok(handle);
         }
         session.release_media(handle.id)?;
@@ -113,13 +140,6 @@ impl MediaCache {
                 handle.positions
             ),
         })
-    }
-
-    /// One reader less.
-    pub fn release(&mut self, hash: &MediaHash) {
-        if let Some(entry) = self.entries.get_mut(hash) {
-            entry.readers = entry.readers.saturating_sub(1);
-        }
     }
 
     /// Frees the least recently used media without readers; `false` if there is none.

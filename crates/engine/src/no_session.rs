@@ -1,7 +1,8 @@
 //! Takes the place of a dropped session.
 
 use loquat_session::{
-    Capabilities, HeldMemory, Memory, SequenceId, Session, SessionError, StepBatch, StepOutput,
+    AppliedAdapter, Capabilities, HeldMemory, Memory, SequenceId, Session, SessionError, StepBatch,
+    StepOutput,
 };
 
 /// Placeholder after the session was dropped. It holds no sequences.
@@ -19,6 +20,8 @@ impl NoSession {
                 kv_in_use: 0,
                 states_in_use: 0,
                 media_in_use: 0,
+                adapter_bytes: 0,
+                adapters_loaded: 0,
                 ..memory
             },
         }
@@ -38,7 +41,7 @@ impl Session for NoSession {
         self.memory
     }
 
-    fn create(&mut self) -> Result<SequenceId, SessionError> {
+    fn create_adapted(&mut self, _adapters: &[AppliedAdapter]) -> Result<SequenceId, SessionError> {
         Self::refusal()
     }
 

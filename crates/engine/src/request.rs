@@ -3,7 +3,7 @@
 use std::ops::RangeInclusive;
 use std::time::Duration;
 
-use loquat_session::Capabilities;
+use loquat_session::{AdapterLimits, AppliedAdapter, Capabilities};
 
 use crate::limits::Limits;
 use crate::sampling::check_token;
@@ -53,6 +53,8 @@ pub struct GenerateRequest {
     /// Prefixes are shared only within a scope, so that response times reveal nothing about other
     /// scopes' prompts.
     pub cache_scope: Option<String>,
+    /// Adapters that the [engine](crate::Engine::load_adapter) loaded. Their changes add up.
+    pub adapters: Vec<AppliedAdapter>,
     /// How long the request may queue; `None` uses the engine's default.
     pub queue_timeout: Option<Duration>,
     /// How long its first token may take; `None` uses the engine's default.
@@ -86,6 +88,7 @@ impl GenerateRequest {
             priority,
             client: _,
             cache_scope: _,
+            adapters,
             queue_timeout: _,
             first_token_timeout: _,
         } = self;
@@ -106,6 +109,7 @@ impl GenerateRequest {
             }
         }
         self.check_media(media, terms)?;
+        check_adapters(adapters, terms.capabilities)?;
         sampling.validate(vocab_size)?;
         check_stop(stop, terms.has_tokenizer)?;
         if sampling.needs_tokenizer() && !terms.has_tokenizer {
@@ -216,6 +220,35 @@ impl GenerateRequest {
 }
 
 const NO_TEXT: &str = "the engine was started without a tokenizer, so it produces no text";
+
+/// The session checks which adapters are loaded, when the request starts.
+fn check_adapters(
+    adapters: &[AppliedAdapter],
+    capabilities: &Capabilities,
+) -> Result<(), EngineError> {
+    if !adapters.is_empty() && !capabilities.adapters.any() {
+        return Err(EngineError::Unsupported {
+            field: "adapters",
+            why: "the session was opened without room for adapters",
+        });
+    }
+    let out_of_range = |found: String, expected: String| EngineError::OutOfRange {
+        field: "adapters",
+        found,
+        expected,
+    };
+    if adapters.len() > AdapterLimits::PER_SEQUENCE {
+        let expected = format!("at most {}", AdapterLimits::PER_SEQUENCE);
+        return Err(out_of_range(adapters.len().to_string(), expected));
+    }
+    match adapters.iter().find(|adapter| !adapter.scale.is_finite()) {
+        Some(adapter) => Err(out_of_range(
+            format!("of scale {}", adapter.scale),
+            "of finite scales".to_owned(),
+        )),
+        None => Ok(()),
+    }
+}
 
 fn check_stop(stop: &[String], has_tokenizer: bool) -> Result<(), EngineError> {
     if !stop.is_empty() && !has_tokenizer {

@@ -26,23 +26,46 @@ pub(crate) struct Running {
     pub paused: Option<Instant>,
     /// How the session draws the next token, if it can do so alone.
     pub draw: Option<Draw>,
-    /// The media that are not computed yet, in order.
+    /// The media that are not computed yet, in order. Rows end before those that are not encoded.
     pub media: Vec<HeldMedia>,
     /// The first row must be the whole prompt.
     pub whole_prompt: bool,
 }
 
-/// Encoded media of a running sequence.
+/// Media of a running sequence.
 #[derive(Debug)]
 pub(crate) struct HeldMedia {
-    pub handle: MediaHandle,
+    /// `None` until they are encoded.
+    pub handle: Option<MediaHandle>,
     pub span: PromptMedia,
+}
+
+impl HeldMedia {
+    /// Whether a step computes all of them or none.
+    fn is_whole(&self) -> bool {
+        self.handle.is_some_and(|handle| !handle.divisible)
+    }
 }
 
 impl Running {
     /// Known tokens that are not computed yet.
     pub fn pending(&self) -> usize {
         self.sequence.tokens.len() - self.computed
+    }
+
+    /// The first of its media that is not encoded.
+    pub fn unencoded(&self) -> Option<&PromptMedia> {
+        let mut waiting = self.media.iter().filter(|held| held.handle.is_none());
+        waiting.next().map(|held| &held.span)
+    }
+
+    /// Pending tokens that the next step can compute.
+    pub fn ready(&self) -> usize {
+        match self.unencoded() {
+            None => self.pending(),
+            Some(_) if self.whole_prompt => 0,
+            Some(span) => span.at.saturating_sub(self.computed),
+        }
     }
 
     /// Reserved KV tokens not used yet.
@@ -84,7 +107,7 @@ impl Running {
 
     /// Whether a row may end only at some positions.
     pub fn restricts_rows(&self) -> bool {
-        self.whole_prompt && self.computed == 0 || self.media.iter().any(|m| !m.handle.divisible)
+        self.whole_prompt && self.computed == 0 || self.media.iter().any(HeldMedia::is_whole)
     }
 
     /// The longest row of up to `count` tokens, which may be none, and the shortest row at all.
@@ -93,7 +116,7 @@ impl Running {
             let prompt = self.sequence.prompt_len;
             return (if count < prompt { 0 } else { prompt }, prompt);
         }
-        let whole = self.media.iter().filter(|media| !media.handle.divisible);
+        let whole = self.media.iter().filter(|media| media.is_whole());
         let inside = |at: usize| {
             let mut spans = whole.clone().map(|media| &media.span);
             spans.find(|span| span.at < at && at < span.end())
@@ -125,6 +148,8 @@ impl Running {
                 spans.push(Span::Tokens(&tokens[at - start..from - start]));
             }
             let first = span.range.start + from - span.at;
+            // Rows end before media without a handle.
+            let Some(handle) = handle else { break };
             spans.push(Span::Media {
                 id: handle.id,
                 range: first..first + (to - from),

@@ -78,7 +78,7 @@ impl Scheduler {
             if sequence.paused.is_some() {
                 continue;
             }
-            let tokens = sequence.pending();
+            let tokens = sequence.ready();
             let scheduled = Scheduled { index, tokens };
             let is_run = (2..=SHORT_RUN).contains(&tokens) && sequence.is_generating();
             match tokens {

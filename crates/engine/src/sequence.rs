@@ -4,10 +4,11 @@ use std::borrow::Cow;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use loquat_session::Draw;
+use loquat_session::{AppliedAdapter, Draw};
 use loquat_text::Tokenizer;
 
 use crate::active_constraint::ActiveConstraint;
+use crate::adapters::Scope;
 use crate::generation::EventSink;
 use crate::pooling::EmbeddingPool;
 use crate::sampling::Sampler;
@@ -37,7 +38,8 @@ pub(crate) struct Sequence {
     pub constraint: Option<Box<ActiveConstraint>>,
     pub is_constrained: bool,
     pub client: Option<Arc<str>>,
-    pub scope: Option<Arc<str>>,
+    pub scope: Scope,
+    pub adapters: Vec<AppliedAdapter>,
     /// Choices of one request always share their prompt.
     pub group: Option<u64>,
     pub watch: Stopwatch,
@@ -129,6 +131,7 @@ impl Sequence {
             priority,
             client,
             cache_scope,
+            adapters,
             queue_timeout,
             first_token_timeout,
         } = request;
@@ -151,7 +154,8 @@ impl Sequence {
             is_constrained: constraint.is_some(),
             constraint,
             client: client.map(Arc::from),
-            scope: cache_scope.map(Arc::from),
+            scope: Scope::new(cache_scope, &adapters),
+            adapters,
             group,
             watch: Stopwatch::start(now),
             cached_tokens: 0,

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 
 use loquat_session::{Session, SessionError, StepBatch, StepOutput};
 
+use crate::adapters::{AdapterCommand, Unloading};
 use crate::clients::Clients;
 use crate::constraint_worker::ConstraintWorker;
 use crate::error::panic_message;
@@ -15,7 +16,7 @@ use crate::no_session::NoSession;
 use crate::pacing::PromptPacer;
 use crate::prefix_cache::{PrefixCache, release};
 use crate::queue::Queue;
-use crate::running::{HeldMedia, Running};
+use crate::running::Running;
 use crate::sampling::SamplerScratch;
 use crate::scheduler::{Scheduled, Scheduler, StepMix};
 use crate::sequence::{Sequence, SequenceEnd};
@@ -37,6 +38,7 @@ pub(crate) enum Command {
     /// A reader made room or dropped its end.
     Wake,
     ClearCache,
+    Adapter(AdapterCommand),
     /// End when all requests are done, or at the deadline.
     Drain(Instant),
     Shutdown,
@@ -52,9 +54,12 @@ pub(crate) struct Worker {
     pub(super) cache: PrefixCache,
     pub(super) media: MediaCache,
     pub(super) clients: Clients,
+    pub(super) unloading: Vec<Unloading>,
     pub(super) meter: Meter,
     /// When to retry admission.
     pub(super) retry_at: Option<Instant>,
+    /// Streams run without encoding until then.
+    pub(super) encode_after: Option<Instant>,
     pub(super) scheduler: Scheduler,
     commands: mpsc::Receiver<Command>,
     /// A command arrived since the last schedule, so a reader may have dropped its end.
@@ -100,8 +105,10 @@ impl Worker {
             cache,
             media: MediaCache::new(),
             clients: Clients::default(),
+            unloading: Vec::new(),
             meter: Meter::new(time.now()),
             retry_at: None,
+            encode_after: None,
             scheduler,
             commands,
             woken: false,
@@ -187,6 +194,7 @@ impl Worker {
                     self.cache.clear(&mut *self.session);
                     self.media.clear(&mut *self.session);
                 }
+                Command::Adapter(command) => self.handle_adapter(command),
                 Command::Drain(until) => {
                     let earlier = self.drain_until.unwrap_or(until);
                     self.drain_until = Some(until.min(earlier));
@@ -236,37 +244,12 @@ impl Worker {
         self.arrivals += 1;
         self.meter.totals.submitted += 1;
         self.key_media(&mut sequence);
+        self.check_adapters(&mut sequence);
         self.clients.arrive(&sequence.client);
+        if sequence.ending().is_some() {
+            return self.conclude(vec![sequence], self.time.now());
+        }
         self.queue.push(sequence);
-    }
-
-    /// Replaces the tokens at positions of media by keys of their content.
-    fn key_media(&mut self, sequence: &mut Sequence) {
-        let Sequence { tokens, media, .. } = sequence;
-        let mut all = true;
-        for span in media.iter() {
-            let Some(first) = self.media.first_key(&span.content) else {
-                all = false;
-                continue;
-            };
-            let keys = (first + span.range.start as u32)..;
-            for (token, key) in tokens[span.at..span.end()].iter_mut().zip(keys) {
-                *token = key;
-            }
-        }
-        if !all {
-            let error = SessionError::Unsupported("more media");
-            sequence.end(SequenceEnd::Failed(error.into()));
-        }
-    }
-
-    /// Gives up the media that a sequence has computed, or all of them.
-    pub(super) fn release_media(media: &mut MediaCache, running: &mut Running, all: bool) {
-        let computed = running.computed;
-        let read = |held: &mut HeldMedia| all || held.span.end() <= computed;
-        for held in running.media.extract_if(.., read) {
-            media.release(held.span.content.hash());
-        }
     }
 
     /// Whether the engine should end.
@@ -280,14 +263,15 @@ impl Worker {
 
     /// Runs one step; returns whether there was anything to compute.
     pub fn step(&mut self) -> Result<bool, EngineError> {
-        let scheduled = self.schedule();
+        let scheduled = self.schedule()?;
         self.run()?;
         self.sample();
         self.settle();
         Ok(scheduled)
     }
 
-    fn schedule(&mut self) -> bool {
+    /// Returns whether the step does anything.
+    fn schedule(&mut self) -> Result<bool, EngineError> {
         let now = self.time.now();
         if std::mem::take(&mut self.woken) {
             self.drop_cancelled(now);
@@ -301,10 +285,11 @@ impl Worker {
             }
         }
         self.admit(now);
+        let encoded = self.encode_next(now)?;
         self.mix = self
             .scheduler
             .fill(&self.running, &mut self.rows, &mut self.batch);
-        !self.rows.is_empty()
+        Ok(encoded || !self.rows.is_empty())
     }
 
     fn drop_cancelled(&mut self, now: Instant) {
@@ -453,6 +438,7 @@ impl Worker {
         self.free_starved(now);
         let ended = self.retire();
         self.conclude(ended, now);
+        self.finish_unloads();
         self.publish();
     }
 
@@ -497,7 +483,7 @@ impl Worker {
 
     /// Removes ended sequences from `running`. Caches the KV of those that did not fail, and
     /// releases the rest.
-    fn retire(&mut self) -> Vec<Sequence> {
+    pub(super) fn retire(&mut self) -> Vec<Sequence> {
         let has_ended = |running: &mut Running| running.sequence.ending().is_some();
         let ended: Vec<Running> = self.running.extract_if(.., has_ended).collect();
         let retired = ended

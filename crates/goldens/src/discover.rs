@@ -62,7 +62,11 @@ fn committed(root: &Path) -> Result<Vec<Set>, Error> {
         names.map(|name| format!("crates/testkit/{name}")).collect()
     };
     let text = folders(&["goldens", "goldens-mlx", "goldens-gguf"]);
-    let vision = folders(&["goldens-vision", "goldens-vision-gguf"]);
+    let vision = folders(&[
+        "goldens-vision",
+        "goldens-vision-mlx",
+        "goldens-vision-gguf",
+    ]);
     let committed = |folders, logits: &str| {
         existing_sets(root, folders, Origin::Committed, Some(&kit.join(logits)))
     };
@@ -159,7 +163,7 @@ fn case(path: &Path, logits: Option<&Path>) -> Option<Case> {
         if !is_model && !has_projector() {
             return None;
         }
-        let golden = golden.or_else(|| (!is_model).then(reference).flatten());
+        let golden = golden.or_else(reference);
         (name, golden)
     } else if path
         .extension()
@@ -228,6 +232,11 @@ mod tests {
                 &["a: s/a", "b: s/b"],
             ),
             (&["s/a/config.json"], "s", &["a"]),
+            (
+                &["s/a/config.json", "l/a/golden.safetensors"],
+                "s",
+                &["a: l/a"],
+            ),
             (&["s/a/README.md", "s/README.md"], "s", &[]),
             (
                 &["s/x.gguf", "s/y.gguf", "l/x/golden.safetensors"],
@@ -264,6 +273,7 @@ mod tests {
             "crates/testkit/goldens-mlx/README.md",
             "crates/testkit/goldens-vision/llava/golden.safetensors",
             "crates/testkit/goldens-vision/images/one.png",
+            "crates/testkit/goldens-vision-mlx/llava/config.json",
             "crates/testkit/goldens-vision-gguf/llava/llava.gguf",
         ]);
         let sets = committed(root.path()).unwrap();
@@ -274,12 +284,14 @@ mod tests {
                 "crates/testkit/goldens",
                 "crates/testkit/goldens-gguf",
                 "crates/testkit/goldens-vision",
+                "crates/testkit/goldens-vision-mlx",
                 "crates/testkit/goldens-vision-gguf",
             ]
         );
         let expected = [
             "llama: goldens/llama",
             "llama: goldens/llama",
+            "llava: goldens-vision/llava",
             "llava: goldens-vision/llava",
             "llava: goldens-vision/llava",
         ];

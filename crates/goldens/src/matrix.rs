@@ -41,8 +41,6 @@ The same for models with a vision part: features of pictures, logits of prompts 
 const INPUTS: &str = "Inputs";
 const CASES: &str = "Verified with";
 
-const VISION_FORMATS: [Format; 2] = [Format::Safetensors, Format::Gguf];
-
 /// The verification of one family in one format.
 #[derive(Default)]
 struct Cell {
@@ -137,10 +135,10 @@ fn cell<'a>(rows: &'a mut Rows, family: &str, format: Format) -> &'a mut Cell {
     &mut rows.entry(family.to_owned()).or_default()[column]
 }
 
-/// A heading for each of `formats` on each backend.
-fn headings(formats: &[Format]) -> Vec<String> {
+/// A heading for each format on each backend.
+fn headings() -> Vec<String> {
     let names = || BACKENDS.iter().map(JudgedBackend::name);
-    let headings = formats
+    let headings = FORMATS
         .iter()
         .flat_map(|format| names().map(|name| column_heading(*format, name)));
     headings.collect()
@@ -151,7 +149,7 @@ fn vision_table(judged: &JudgedBackend, reports: &[&Report], before: &Grid) -> S
     if reports.is_empty() {
         return String::new();
     }
-    let results = headings(&VISION_FORMATS);
+    let results = headings();
     let mut rows = Rows::default();
     let mut grid = Grid::default();
     let mut covered: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
@@ -184,9 +182,7 @@ fn vision_table(judged: &JudgedBackend, reports: &[&Report], before: &Grid) -> S
     for (family, cells) in &rows {
         for (format, cell) in FORMATS.iter().zip(cells) {
             let heading = column_heading(*format, judged.name());
-            if results.contains(&heading) {
-                grid.set(family, heading, cell.text(judged));
-            }
+            grid.set(family, heading, cell.text(judged));
         }
     }
     let headings = [vec![INPUTS.to_owned(), CASES.to_owned()], results].concat();
@@ -198,7 +194,7 @@ fn vision_table(judged: &JudgedBackend, reports: &[&Report], before: &Grid) -> S
 
 /// The families of this run, each format's backends side by side.
 fn table(judged: &JudgedBackend, rows: &Rows, before: &Grid) -> String {
-    let headings = headings(&FORMATS);
+    let headings = headings();
     let mut grid = Grid::default();
     for (family, cells) in rows {
         for heading in &headings {
@@ -388,7 +384,8 @@ mod tests {
             page(judged(name), &[vision, text], before).unwrap()
         };
         let on_cpu = run("cpu", measured(2e-6).outcome(), "");
-        let row = "| `llava` | images, videos | one image, video | – | – | golden 2e-6 | – |";
+        let row =
+            "| `llava` | images, videos | one image, video | – | – | – | – | golden 2e-6 | – |";
         assert!(on_cpu.contains(row), "{on_cpu}");
         assert!(!rows(&on_cpu).iter().any(|row| row.contains("llava")));
         // A backend that reads text only leaves the other columns.

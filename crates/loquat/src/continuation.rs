@@ -1,11 +1,11 @@
 //! From a text to continue to a generate request.
 
 use loquat_chat::ChatContext;
-use loquat_engine::{GenerateRequest, Logprobs, SamplingParams};
+use loquat_engine::{GenerateRequest, Logprobs, PromptSpan, SamplingParams, join_spans};
 use loquat_grammar::GrammarSource;
 use loquat_text::{FimPrompt, Special};
 
-use crate::Error;
+use crate::{Error, PromptEmbeddings};
 
 /// A text to continue, without a chat template; the counterpart of
 /// [`ChatRequest`](crate::ChatRequest).
@@ -16,6 +16,8 @@ pub struct ContinuationRequest {
     /// The text that follows what the model writes, for models with fill-in-the-middle tokens.
     /// Special tokens are then plain text.
     pub suffix: Option<String>,
+    /// Raw input embeddings before the text, which may then be empty. No token is added between.
+    pub embeddings: Option<PromptEmbeddings>,
     /// How tokens are chosen.
     pub sampling: SamplingParams,
     /// Strings that end the continuation.
@@ -34,6 +36,7 @@ impl ContinuationRequest {
         Self {
             text: text.into(),
             suffix: None,
+            embeddings: None,
             sampling: SamplingParams::default(),
             stop: Vec::new(),
             constraint: None,
@@ -48,6 +51,7 @@ impl ContinuationRequest {
         let Self {
             text,
             suffix,
+            embeddings,
             sampling,
             stop,
             constraint,
@@ -72,10 +76,15 @@ impl ContinuationRequest {
                 stop_ids.extend(fim.ends);
                 prompt
             }
+            None if embeddings.is_some() => tokenizer.encode(&text, Special::RENDERED)?,
             None => tokenizer.encode(&text, Special::PROMPT)?,
         };
+        let embeddings = embeddings.map(PromptEmbeddings::into_span);
+        let spans = embeddings.into_iter().chain([PromptSpan::Tokens(prompt)]);
+        let (prompt, media) = join_spans(spans.collect());
         Ok(GenerateRequest {
             prompt,
+            media,
             sampling,
             stop_ids,
             stop,

@@ -53,6 +53,7 @@ impl Model {
         Ok(self.engine().submit(GenerateRequest {
             prompt,
             embed: Some(Pooling::Mean),
+            adapters: self.adapters().to_vec(),
             ..GenerateRequest::default()
         })?)
     }

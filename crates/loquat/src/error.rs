@@ -8,7 +8,7 @@ use loquat_text::TextError;
 use loquat_weights::WeightsError;
 use thiserror::Error;
 
-use crate::UnknownBackend;
+use crate::{PromptEmbeddingsError, UnknownBackend};
 
 /// Any failure between a model's name and the end of its answer.
 #[derive(Debug, Error)]
@@ -32,6 +32,9 @@ pub enum Error {
     /// An image or video file cannot be read.
     #[error(transparent)]
     Media(#[from] MediaError),
+    /// Raw input embeddings that this model cannot read.
+    #[error("the prompt's embeddings cannot be used: the tensor {0}")]
+    PromptEmbeddings(#[from] PromptEmbeddingsError),
     /// The constraint is invalid.
     #[error(transparent)]
     Grammar(#[from] GrammarError),
@@ -57,6 +60,9 @@ pub enum Error {
         /// Why, backend by backend.
         reasons: String,
     },
+    /// The model was made from a session, not from files.
+    #[error("this model's files are not known, so no adapter can be checked against them")]
+    NoAdapterBase,
     /// The sampling defaults in the model's files are out of range.
     #[error("the model's own sampling defaults are invalid: {0}")]
     Defaults(EngineError),

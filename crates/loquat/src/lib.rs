@@ -46,6 +46,7 @@
 //! adds the MLX backend on Linux (macOS always has it).
 #![deny(missing_docs)]
 
+mod adapters;
 mod answer;
 mod backend;
 mod continuation;
@@ -55,6 +56,7 @@ mod model;
 mod model_files;
 mod options;
 mod progress;
+mod prompt_embeddings;
 mod request;
 mod tools;
 
@@ -66,6 +68,7 @@ pub mod machine;
 #[doc(hidden)]
 pub mod sampling;
 
+pub use adapters::{AdapterFile, OpenAdapters};
 pub use answer::{Answer, AnswerStream, Canceller};
 pub use backend::{BackendChoice, UnknownBackend, backends, has_gpu, is_experimental};
 pub use continuation::ContinuationRequest;
@@ -73,8 +76,9 @@ pub use embed::normalize;
 pub use error::Error;
 pub use model::{DEFAULT_MAX_TOKENS, Model, ModelInputs, RequestDefaults};
 pub use model_files::{ModelFiles, TemplateOrigin};
-pub use options::ModelOptions;
+pub use options::{MmprojOption, ModelOptions};
 pub use progress::LoadProgress;
+pub use prompt_embeddings::{PromptEmbeddings, PromptEmbeddingsError};
 pub use request::{Chat, Continuation};
 pub use tools::{ToolConversation, ToolResult, Toolbox, after_call};
 
@@ -88,7 +92,10 @@ pub use loquat_engine::{
     Usage,
 };
 pub use loquat_grammar::GrammarSource;
-pub use loquat_session::{Backend, KvFormat, MemoryBudget, Precision, SessionOptions};
+pub use loquat_session::{
+    AdapterId, AdapterLimits, AppliedAdapter, Backend, KvFormat, MemoryBudget, Precision,
+    SessionOptions,
+};
 pub use loquat_store::{FileKind, HubOptions, StoreOptions};
 pub use loquat_text::ChatTemplate;
 

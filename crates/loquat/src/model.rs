@@ -2,10 +2,11 @@
 
 use std::sync::Arc;
 
-use loquat_chat::{ChatContext, MediaReader, Message, ReplyDecoder};
+use loquat_chat::{ChatContext, MediaReader, MediaRoom, Message, ReplyDecoder};
 use loquat_engine::{Engine, EngineOptions, GenerateRequest, SamplingParams};
-use loquat_session::Session;
+use loquat_session::{AppliedAdapter, Session};
 use loquat_text::Special;
+use loquat_weights::AdapterBase;
 
 use crate::{Answer, Chat, Continuation, Error, ModelOptions};
 
@@ -20,6 +21,8 @@ pub const DEFAULT_MAX_TOKENS: usize = 4096;
 pub struct Model {
     shared: Arc<SharedModel>,
     defaults: Arc<RequestDefaults>,
+    adapter_base: Option<Arc<AdapterBase>>,
+    adapters: Arc<[AppliedAdapter]>,
 }
 
 struct SharedModel {
@@ -75,12 +78,20 @@ impl Model {
         options: EngineOptions,
     ) -> Result<Self, Error> {
         let tokenizer = chat_context.tokenizer().clone();
-        let reads_images = session.capabilities().media.images;
-        let chat_context = if chat_context.media_reader().is_some() && !reads_images {
-            let device = &session.capabilities().device;
-            chat_context.without_media(format!("the session on {device} reads text only"))
-        } else {
-            chat_context
+        let capabilities = session.capabilities();
+        let chat_context = match chat_context.media_reader() {
+            Some(reader) if capabilities.media.images => {
+                let room = MediaRoom {
+                    item: capabilities.media_positions,
+                    prompt: capabilities.max_context.min(session.memory().kv_capacity),
+                };
+                chat_context.with_media(reader.clone().with_room(room))
+            }
+            Some(_) => {
+                let device = &capabilities.device;
+                chat_context.without_media(format!("the session on {device} reads text only"))
+            }
+            None => chat_context,
         };
         let engine = Engine::start(session, Some(tokenizer), options)?;
         Ok(Self {
@@ -90,15 +101,38 @@ impl Model {
                 chat_context,
             }),
             defaults: Arc::default(),
+            adapter_base: None,
+            adapters: Arc::default(),
         })
     }
 
     /// The same model with other defaults for the requests made through this handle.
     pub fn with_defaults(&self, defaults: RequestDefaults) -> Self {
         Self {
-            shared: Arc::clone(&self.shared),
             defaults: Arc::new(defaults),
+            ..self.clone()
         }
+    }
+
+    /// The same model with adapters for the requests made through this handle that name none.
+    pub fn with_adapters(&self, adapters: &[AppliedAdapter]) -> Self {
+        Self {
+            adapters: adapters.into(),
+            ..self.clone()
+        }
+    }
+
+    /// The adapters of requests that name none.
+    pub fn adapters(&self) -> &[AppliedAdapter] {
+        &self.adapters
+    }
+
+    pub(crate) fn adapter_base(&self) -> Option<&AdapterBase> {
+        self.adapter_base.as_deref()
+    }
+
+    pub(crate) fn set_adapter_base(&mut self, base: AdapterBase) {
+        self.adapter_base = Some(Arc::new(base));
     }
 
     /// What applies to requests that do not set it themselves.
@@ -183,6 +217,9 @@ impl Model {
     ) -> Result<Answer, Error> {
         request.max_tokens = self.max_tokens(max_tokens, request.prompt.len());
         let max_tokens = request.max_tokens;
+        if request.adapters.is_empty() {
+            request.adapters = self.adapters.to_vec();
+        }
         let generation = self.engine().submit(request)?;
         Ok(Answer::new(generation, decoder, max_tokens, self.clone()))
     }

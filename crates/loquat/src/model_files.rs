@@ -9,10 +9,10 @@ use loquat_engine::{EngineOptions, SamplingParams};
 use loquat_grammar::Grammars;
 use loquat_media::{Limits, MediaError, Processor, ProcessorFiles};
 use loquat_session::{Backend, ModelSource, Session, SessionOptions};
-use loquat_store::{ResolvedModel, reference_path};
+use loquat_store::{LocatedMmproj, ResolvedModel, reference_path};
 use loquat_text::format::FormatOverrides;
 use loquat_text::{ChatTemplate, GenerationConfig, TextError, Tokenizer};
-use loquat_weights::{Checkpoint, Format};
+use loquat_weights::{Checkpoint, Format, MmprojChoice};
 
 use crate::{Error, Model, RequestDefaults, sampling};
 
@@ -33,7 +33,7 @@ pub struct ModelFiles {
 impl ModelFiles {
     /// Opens a model that the store located. A model given by path is named after its file.
     pub fn open(located: &ResolvedModel) -> Result<Self, Error> {
-        let ResolvedModel { path, name } = located;
+        let ResolvedModel { path, name, mmproj } = located;
         let name = if reference_path(name) == *path {
             path.file_name()
                 .unwrap_or(path.as_os_str())
@@ -41,7 +41,13 @@ impl ModelFiles {
         } else {
             name.into()
         };
-        Self::from_checkpoint(name.into_owned(), Checkpoint::open(path)?)
+        let mmproj = match mmproj {
+            LocatedMmproj::Beside => MmprojChoice::Beside,
+            LocatedMmproj::Off => MmprojChoice::Off,
+            LocatedMmproj::At(path) => MmprojChoice::At(path),
+        };
+        let checkpoint = Checkpoint::open_with(path, mmproj)?;
+        Self::from_checkpoint(name.into_owned(), checkpoint)
     }
 
     /// Binds the weights of an open checkpoint.
@@ -125,7 +131,13 @@ impl ModelFiles {
     /// How the checkpoint's processor files prepare media; `None` for models that read text only.
     pub fn processor(&self) -> Option<Result<Processor, MediaError>> {
         self.source.spec.vision.as_ref()?;
-        let files = ProcessorFiles::read(self.checkpoint.directory(), &Limits::default());
+        let files = match self.checkpoint.mmproj_processor() {
+            Some(fields) => Ok(ProcessorFiles {
+                processor: Some(fields.clone()),
+                ..ProcessorFiles::default()
+            }),
+            None => ProcessorFiles::read(self.checkpoint.directory(), &Limits::default()),
+        };
         Some(files.and_then(|files| Processor::from_files(&files)))
     }
 
@@ -198,6 +210,7 @@ impl ModelFiles {
             ..RequestDefaults::default()
         };
         let model = Model::from_session(&self.name, session, chat_context, options)?;
+        let model = model.for_adapters(self.checkpoint.adapter_base());
         Ok(model.with_defaults(defaults))
     }
 }

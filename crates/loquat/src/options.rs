@@ -4,12 +4,12 @@ use std::thread;
 
 use loquat_engine::EngineOptions;
 use loquat_session::SessionOptions;
-use loquat_store::{FileKind, ModelQuery, Store, StoreOptions};
+use loquat_store::{FileKind, MmprojQuery, ModelQuery, Store, StoreOptions};
 use loquat_text::ChatTemplate;
 use loquat_text::format::FormatOverrides;
 
 use crate::progress::DownloadProgress;
-use crate::{BackendChoice, Error, LoadProgress, Model, ModelFiles};
+use crate::{AdapterFile, BackendChoice, Error, LoadProgress, Model, ModelFiles};
 
 /// How to find and load a model. The [`Default`] leaves every choice to the machine and the model.
 ///
@@ -36,8 +36,35 @@ pub struct ModelOptions {
     pub store: StoreOptions,
     /// Which files to use if the model comes in several formats.
     pub kind: Option<FileKind>,
+    /// The vision tower of a GGUF model.
+    pub mmproj: MmprojOption,
     /// Replaces the model's own chat template.
     pub template: Option<ChatTemplate>,
+    /// Adapters of all requests that name none; they add up. The session gets room for them.
+    pub adapters: Vec<AdapterFile>,
+}
+
+/// Which vision tower a GGUF model gets. Models of other formats contain their own.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub enum MmprojOption {
+    /// An `mmproj` file next to the model or in its repository, if there is one.
+    #[default]
+    Auto,
+    /// None: the model reads text only. This applies to models of all formats.
+    Off,
+    /// A file, or `owner/name:file` or `owner/name` on the hub.
+    Reference(String),
+}
+
+impl MmprojOption {
+    /// The option as a part of a query.
+    pub fn query(&self) -> MmprojQuery<'_> {
+        match self {
+            Self::Auto => MmprojQuery::Auto,
+            Self::Off => MmprojQuery::Off,
+            Self::Reference(reference) => MmprojQuery::Reference(reference),
+        }
+    }
 }
 
 impl ModelOptions {
@@ -71,18 +98,27 @@ impl ModelOptions {
             engine,
             store,
             kind,
+            mmproj,
             template,
+            adapters,
         } = self;
         // Before a download that an unusable backend would waste.
         let backend = backend.resolve()?;
         let store = Store::open(store)?;
-        let wanted = ModelQuery { reference, kind };
+        let wanted = ModelQuery {
+            reference,
+            kind,
+            mmproj: mmproj.query(),
+        };
         let located = store.locate(&wanted, &mut DownloadProgress::new(&mut progress))?;
         let files = ModelFiles::open(&located)?;
         let chat_context = files.chat_context(template, FormatOverrides::default())?;
         let loading = &mut |fraction| progress(LoadProgress::Loading { fraction });
-        let session = files.session(backend, &session, loading)?;
-        files.start(session, chat_context, engine)
+        let adapters = files.open_adapters(&adapters)?;
+        let session = files.session(backend, &adapters.make_room(&session), loading)?;
+        let model = files.start(session, chat_context, engine)?;
+        let applied = adapters.load(&model)?;
+        Ok(model.with_adapters(&applied))
     }
 
     /// [`load`](Self::load) on a thread of its own. Dropping the future does not stop the loading.

@@ -8,7 +8,7 @@ use loquat_engine::{Logprobs, SamplingParams};
 use loquat_grammar::GrammarSource;
 use serde_json::Value;
 
-use crate::{Answer, ContinuationRequest, Error, Model};
+use crate::{Answer, ContinuationRequest, Error, Model, PromptEmbeddings};
 
 /// The options and terminal methods that chats and continuations share.
 macro_rules! request_options {
@@ -239,9 +239,18 @@ impl Continuation {
         self
     }
 
+    /// Raw input embeddings before the text, which may be empty.
+    pub fn embeddings(mut self, embeddings: PromptEmbeddings) -> Self {
+        self.request.embeddings = Some(embeddings);
+        self
+    }
+
     /// Sends the request and returns its answer to read while it is generated.
     pub fn stream(self) -> Result<Answer, Error> {
         let Self { model, request, .. } = self;
+        if let Some(embeddings) = &request.embeddings {
+            embeddings.check_width(model.engine().capabilities().hidden_size)?;
+        }
         let is_constrained = request.constraint.is_some();
         let generate = request.lower(model.chat_context())?;
         let answer = model.submit(generate, ReplyDecoder::plain_text(), self.max_tokens)?;

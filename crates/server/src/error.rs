@@ -223,6 +223,10 @@ impl From<ChatError> for ApiError {
             ChatError::Grammar { field, .. }
             | ChatError::Media { field, .. }
             | ChatError::MediaUnsupported { field, .. } => FieldPath::verbatim(field),
+            ChatError::MediaTooLong { field, .. } => {
+                let error = Self::bad_request(message).param(FieldPath::verbatim(field));
+                return error.code("context_length_exceeded");
+            }
             ChatError::NoTemplate | ChatError::Text(_) => return Self::bad_request(message),
         };
         Self::bad_request(message).param(param)

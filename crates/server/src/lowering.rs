@@ -76,7 +76,8 @@ async fn text_permit(bytes: usize) -> Result<Option<SemaphorePermit<'static>>, A
     permit.map(Some).map_err(|error| ApiError::internal(&error))
 }
 
-async fn run_stoppable<T: Send + 'static>(
+/// The same, with a flag that is set when the client leaves.
+pub async fn run_stoppable<T: Send + 'static>(
     work: impl FnOnce(&StopFlag) -> Result<T, ApiError> + Send + 'static,
 ) -> Result<T, ApiError> {
     let waiting = Waiting(StopFlag::default());

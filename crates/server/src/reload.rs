@@ -122,6 +122,7 @@ impl Reconfigured {
             log,
             telemetry,
             responses,
+            remote_media,
             memory,
             keys,
             models: _,
@@ -142,6 +143,7 @@ impl Reconfigured {
         self.live("log.content", content, &new.log.content);
         self.fixed("telemetry", telemetry, &mut new.telemetry);
         self.live("responses", responses, &new.responses);
+        self.live("remote_media", remote_media, &new.remote_media);
         self.live("memory", memory, &new.memory);
         self.live("keys", keys, &new.keys);
     }
@@ -210,7 +212,7 @@ mod tests {
             &'static [&'static str],
             &'static [&'static str],
         );
-        let cases: [Case; 16] = [
+        let cases: [Case; 17] = [
             (|_| {}, &[], &[]),
             (|new| new.server.port = 1, &[], &["server.port"]),
             (
@@ -258,6 +260,7 @@ mod tests {
             (|new| new.memory = Some(1), &["memory"], &[]),
             (|new| new.telemetry.sample_ratio = 0.5, &[], &["telemetry"]),
             (|new| new.responses.max_stored = 1, &["responses"], &[]),
+            (|new| new.remote_media.max_bytes = 1, &["remote_media"], &[]),
             (
                 |new| new.models.push(ModelConfig::new("other", "elsewhere")),
                 &["models.other (added)"],

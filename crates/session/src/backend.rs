@@ -4,7 +4,7 @@ use std::sync::Arc;
 use loquat_spec::ModelSpec;
 use loquat_weights::Weights;
 
-use crate::{KvFormat, OpenError, Plan, Session};
+use crate::{AdapterLimits, KvFormat, OpenError, Plan, Session};
 
 /// A way to compute: one per kind of device or library.
 pub trait Backend: Send + Sync {
@@ -96,6 +96,8 @@ pub struct SessionOptions {
     /// Positions of media that may be encoded at once. By default 8192 if the model reads images,
     /// otherwise 0; a text model needs some for raw embeddings. 0 leaves the tower unloaded.
     pub media_positions: Option<usize>,
+    /// Adapters that may be loaded, for which memory is planned. By default none.
+    pub adapters: AdapterLimits,
 }
 
 impl Default for SessionOptions {
@@ -110,6 +112,7 @@ impl Default for SessionOptions {
             precision: Precision::Fast,
             kv_format: None,
             media_positions: None,
+            adapters: AdapterLimits::NONE,
         }
     }
 }

@@ -1,3 +1,5 @@
+use crate::AdapterLimits;
+
 /// What a session can do, so that the engine does not guess by the backend's name.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Capabilities {
@@ -28,6 +30,9 @@ pub struct Capabilities {
     pub media: MediaInputs,
     /// Positions that encoded media can hold together; 0 if rows take no media.
     pub media_positions: usize,
+    /// What bounds [adapters](crate::Session::load_adapter); [`AdapterLimits::NONE`] if the session
+    /// takes none.
+    pub adapters: AdapterLimits,
     /// A sequence's outputs are bit-identical whatever else is in the batch, and however its
     /// tokens were cut into steps.
     pub batch_invariant: bool,
@@ -83,6 +88,12 @@ pub struct Memory {
     pub media_capacity: usize,
     /// Positions of the media that are encoded now.
     pub media_in_use: usize,
+    /// Bytes for all adapters.
+    pub adapter_capacity: u64,
+    /// Bytes of the adapters that are loaded now.
+    pub adapter_bytes: u64,
+    /// Adapters that are loaded now.
+    pub adapters_loaded: usize,
 }
 
 /// The memory of some sequences. What they share counts once.

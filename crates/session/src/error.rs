@@ -2,7 +2,9 @@ use std::fmt;
 
 use thiserror::Error;
 
-use crate::{MediaId, SequenceId};
+use loquat_spec::Role;
+
+use crate::{AdapterId, MediaId, SequenceId};
 
 /// Why a session refused a call or a row. Nothing changed.
 #[derive(Debug, Clone, PartialEq, Eq, Error)]
@@ -127,6 +129,70 @@ pub enum SessionError {
         available: usize,
         /// Positions that fit when nothing is encoded.
         capacity: usize,
+    },
+    /// No loaded adapter has this id.
+    #[error("no adapter {}: it was unloaded or never loaded", .0.0)]
+    UnknownAdapter(AdapterId),
+    /// An adapter cannot be unloaded while sequences have it.
+    #[error("adapter {} is in use by {sequences} sequences", id.0)]
+    AdapterInUse {
+        /// The adapter.
+        id: AdapterId,
+        /// How many have it.
+        sequences: usize,
+    },
+    /// All adapters are in use.
+    #[error("{max} adapters are loaded, the most that this session takes")]
+    TooManyAdapters {
+        /// How many there may be.
+        max: usize,
+    },
+    /// The memory for adapters is full.
+    #[error("the adapter needs {wanted} bytes, {available} of {capacity} are free")]
+    AdapterMemory {
+        /// Bytes of the adapter.
+        wanted: u64,
+        /// Bytes that are free.
+        available: u64,
+        /// Bytes for all adapters.
+        capacity: u64,
+    },
+    /// An adapter's rank is above the session's limit.
+    #[error("the adapter's rank {rank} exceeds the limit of {max}")]
+    AdapterRank {
+        /// Of the adapter.
+        rank: usize,
+        /// The limit.
+        max: usize,
+    },
+    /// An adapter changes weights that the backend cannot adapt, or is of another model.
+    #[error("the adapter cannot be loaded: {0}")]
+    InvalidAdapter(String),
+    /// A sequence's scale for an adapter is not usable.
+    #[error("the scale of adapter {} is not usable: {why}", id.0)]
+    AdapterScale {
+        /// The adapter.
+        id: AdapterId,
+        /// What is wrong.
+        why: &'static str,
+    },
+    /// A sequence would have too many adapters.
+    #[error("{found} adapters for one sequence exceed the limit of {max}")]
+    TooManyApplied {
+        /// How many it would have.
+        found: usize,
+        /// The limit.
+        max: usize,
+    },
+    /// Two adapters of a sequence replace the same weight.
+    #[error("adapters {} and {} cannot be combined: both replace {role}", first.0, second.0)]
+    AdapterConflict {
+        /// One of them.
+        first: AdapterId,
+        /// The other.
+        second: AdapterId,
+        /// What both replace.
+        role: Role,
     },
     /// The logits of a row that emits a token are not numbers.
     #[error("the model computed NaN: its weights or the arithmetic are broken")]

@@ -3,10 +3,11 @@
 //!
 //! A session owns the weights and all KV state on its device. No tensor type crosses this
 //! seam, so a backend may be eager, hand-written or compiled. The modules `limits`, `loading`,
-//! `sequences` and `transfer` are shared code for backends, not part of the contract. Scheduling,
+//! `sequences`, `tower` and `transfer` are shared code for backends, not part of the contract. Scheduling,
 //! sampling, text and files belong to other crates; nothing here blocks on I/O or knows JSON.
 #![deny(missing_docs)]
 
+mod adapter;
 mod backend;
 mod batch;
 mod capabilities;
@@ -20,8 +21,10 @@ pub mod media;
 mod plan;
 mod sampled_positions;
 pub mod sequences;
+pub mod tower;
 pub mod transfer;
 
+pub use adapter::{AdapterId, AdapterLimits, AppliedAdapter};
 pub use backend::{
     Backend, Device, DeviceKind, MemoryBudget, ModelSource, Precision, Probe, SessionOptions,
 };
@@ -31,6 +34,7 @@ pub use draw::Draw;
 pub use error::{MemoryBound, OpenError, SessionError};
 pub use kv_format::{KvElementFormat, KvFormat, KvFormatError};
 pub use loquat_spec::Grid;
+pub use loquat_weights::AdapterWeights;
 pub use media::{
     Media, MediaHandle, MediaId, MediaLayout, Picture, PositionGrid, Tiling, View, ViewLayout,
 };
@@ -51,8 +55,28 @@ pub trait Session: Send {
     /// Reads counters; changes nothing.
     fn memory(&self) -> Memory;
 
+    /// Copies an adapter to the device. Sequences are unchanged. The caller owns the adapter and
+    /// must [unload](Session::unload_adapter) it.
+    ///
+    /// Refuses an adapter of another model, one that changes weights which the session cannot
+    /// adapt, and one beyond the session's [limits](Capabilities::adapters).
+    fn load_adapter(&mut self, _adapter: &AdapterWeights) -> Result<AdapterId, SessionError> {
+        Err(SessionError::Unsupported("adapters"))
+    }
+
+    /// Frees an adapter. Refused while a sequence has it.
+    fn unload_adapter(&mut self, adapter: AdapterId) -> Result<(), SessionError> {
+        Err(SessionError::UnknownAdapter(adapter))
+    }
+
     /// Makes an empty sequence. The caller owns it and must [`release`](Session::release) it.
-    fn create(&mut self) -> Result<SequenceId, SessionError>;
+    fn create(&mut self) -> Result<SequenceId, SessionError> {
+        self.create_adapted(&[])
+    }
+
+    /// Makes an empty sequence with adapters, whose changes add up. Their order does not matter.
+    /// The caller owns the sequence. Forks, exports and imports keep the adapters.
+    fn create_adapted(&mut self, adapters: &[AppliedAdapter]) -> Result<SequenceId, SessionError>;
 
     /// Tokens the sequence holds.
     fn len(&self, sequence: SequenceId) -> Result<usize, SessionError>;
@@ -115,7 +139,7 @@ pub trait Session: Send {
     fn step(&mut self, batch: &StepBatch, output: &mut StepOutput) -> Result<(), SessionError>;
 
     /// The sequence's state as bytes that [`import`](Session::import) of a session over the
-    /// same model and KV format accepts. Changes nothing.
+    /// same model and KV format accepts if it has the same adapters loaded. Changes nothing.
     fn export(&self, sequence: SequenceId) -> Result<Vec<u8>, SessionError>;
 
     /// Makes a sequence from exported bytes. The caller owns it.

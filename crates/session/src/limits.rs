@@ -3,7 +3,7 @@
 
 use loquat_spec::{MediaAttention, ModelSpec};
 
-use crate::{MemoryBound, MemoryBudget, OpenError, SessionOptions};
+use crate::{AdapterLimits, MemoryBound, MemoryBudget, OpenError, SessionOptions};
 
 /// KV may use a quarter of the device's memory by default, which leaves room for weights and
 /// other programs.
@@ -55,6 +55,8 @@ pub struct Sizes {
     pub buffer_bytes: u64,
     /// The default: the session takes no media.
     pub media: MediaSizes,
+    /// Those of the options, or none if the backend takes no adapters.
+    pub adapters: AdapterLimits,
 }
 
 /// The memory of encoded media.
@@ -100,10 +102,13 @@ impl MediaSizes {
             vision.feature_len(spec.hidden_size)
         });
         let side = vision.map_or(1, |vision| vision.projector.merged_side());
+        let fixed = vision.and_then(|vision| vision.fixed_patches());
         Self {
             bytes_per_position: (features * value_bytes) as u64,
             positions,
-            max_patches: positions.saturating_mul(side * side).min(MAX_PATCHES),
+            max_patches: positions
+                .saturating_mul(side * side)
+                .min(fixed.unwrap_or(MAX_PATCHES)),
             attention: spec.media_attention(),
         }
     }
@@ -142,6 +147,7 @@ impl Limits {
         };
         let own_bytes = sizes.weight_bytes.saturating_add(sizes.buffer_bytes);
         let own_bytes = own_bytes.saturating_add(sizes.media.bytes());
+        let own_bytes = own_bytes.saturating_add(sizes.adapters.bytes);
         let fixed = own_bytes.saturating_add(sizes.mapped_bytes);
         let room = match budget(options.memory, sizes.device_bytes)? {
             Some(budget) => Room::within(budget, fixed, &requested, sizes)?,
@@ -367,6 +373,7 @@ mod tests {
             buffer_bytes: 5 * MIB,
             mapped_bytes: 10 * MIB,
             media: MediaSizes::default(),
+            adapters: AdapterLimits::NONE,
         }
     }
 

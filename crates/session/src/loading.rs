@@ -15,12 +15,13 @@ pub trait LayerParts {
     /// A factor of the residual stream.
     type Scale;
 
-    /// `weight` and `bias` are `None` when the norm has none.
+    /// `weight` and `bias` are `None` when the norm has none. By their roles, adapters replace
+    /// them.
     fn norm(
         &mut self,
         spec: &NormSpec,
-        weight: Option<&[f32]>,
-        bias: Option<&[f32]>,
+        weight: Option<(Role, &[f32])>,
+        bias: Option<(Role, &[f32])>,
     ) -> Result<Self::Norm, OpenError>;
 
     /// Loads what the spec describes: attention, a feed-forward network or another mixer.
@@ -145,8 +146,9 @@ pub fn load_norm<P: LayerParts>(
 ) -> Result<P::Norm, OpenError> {
     let weight = Some(weight).filter(|_| spec.weight);
     let bias = bias.filter(|_| spec.bias);
-    let weight = weight.map(|role| vector(weights, role)).transpose()?;
-    let bias = bias.map(|role| vector(weights, role)).transpose()?;
+    let values = |role| Ok::<_, OpenError>((role, vector(weights, role)?));
+    let weight = weight.map(values).transpose()?;
+    let bias = bias.map(values).transpose()?;
     parts.norm(spec, weight, bias)
 }
 

@@ -358,6 +358,56 @@ impl TiledFeatures {
         })
     }
 
+    /// What each position is made of: weighted rows of the views' features, one view after another.
+    /// `row_end` stands for the learned vector.
+    pub fn sources(&self, row_end: usize) -> Vec<Vec<(usize, f32)>> {
+        let whole = |index: usize| vec![(index, 1.0)];
+        let mut sources: Vec<Vec<(usize, f32)>> = Vec::with_capacity(self.positions());
+        match self {
+            Self::Single { positions } => sources.extend((0..*positions).map(whole)),
+            Self::Frames { frames, from, to } => {
+                let taps = taps(*from, *to);
+                for frame in 0..*frames {
+                    let at = |row, col| (frame * from + row) * from + col;
+                    sources.extend(resized((&taps, &taps), at));
+                }
+            }
+            Self::Tiles {
+                side,
+                tiles,
+                rows,
+                cols,
+                resized: size,
+            } => {
+                sources.extend((0..side * side).map(whole));
+                let at = |row: usize, col: usize| {
+                    let (y, x) = (rows.start + row, cols.start + col);
+                    let tile = 1 + y / side * tiles[1] + x / side;
+                    tile * side * side + y % side * side + x % side
+                };
+                let [to_rows, to_cols] = size.unwrap_or([rows.len(), cols.len()]);
+                let kept: Vec<Vec<(usize, f32)>> = match size {
+                    None => (0..to_rows * to_cols)
+                        .map(|cell| whole(at(cell / to_cols, cell % to_cols)))
+                        .collect(),
+                    Some(_) => {
+                        let (down, across) = (taps(rows.len(), to_rows), taps(cols.len(), to_cols));
+                        resized((&down, &across), at).collect()
+                    }
+                };
+                let mut cells = kept.into_iter();
+                for _ in 0..to_rows {
+                    // A row may be all padding.
+                    sources.extend(cells.by_ref().take(to_cols));
+                    sources.push(whole(row_end));
+                }
+                return sources;
+            }
+        }
+        sources.push(whole(row_end));
+        sources
+    }
+
     /// All positions.
     pub fn positions(&self) -> usize {
         match self {
@@ -375,6 +425,38 @@ impl TiledFeatures {
             Self::Frames { frames, to, .. } => frames * to * to + 1,
         }
     }
+}
+
+/// Two cells along an axis, and their weights.
+type Taps = [(usize, f32); 2];
+
+/// Cells resized bilinearly between centers, without a filter; `at` is the index of a cell.
+fn resized<'a>(
+    (down, across): (&'a [Taps], &'a [Taps]),
+    at: impl Fn(usize, usize) -> usize + 'a,
+) -> impl Iterator<Item = Vec<(usize, f32)>> + 'a {
+    let cells = down
+        .iter()
+        .flat_map(move |y| across.iter().map(move |x| (y, x)));
+    cells.map(move |(y, x)| {
+        let rows = y.iter();
+        let taps =
+            rows.flat_map(|(row, down)| x.iter().map(move |(col, share)| (row, col, down * share)));
+        taps.map(|(row, col, weight)| (at(*row, *col), weight))
+            .collect()
+    })
+}
+
+/// The two cells around each new center, and their weights.
+fn taps(from: usize, to: usize) -> Vec<Taps> {
+    let scale = from as f32 / to as f32;
+    let tap = |index: usize| {
+        let center = (scale * (index as f32 + 0.5) - 0.5).max(0.0);
+        let below = (center as usize).min(from - 1);
+        let share = center - below as f32;
+        [(below, 1.0 - share), ((below + 1).min(from - 1), share)]
+    };
+    (0..to).map(tap).collect()
 }
 
 /// The rows and columns of a padded picture that show the original, as transformers'

@@ -66,6 +66,7 @@ impl Plan {
                     whole_prompt,
                 },
                 media_positions: media.positions,
+                adapters: sizes.adapters,
                 batch_invariant: traits.batch_invariant,
             },
             memory: Memory {
@@ -79,6 +80,9 @@ impl Plan {
                 media_bytes_per_position: media.bytes_per_position,
                 media_capacity: media.positions,
                 media_in_use: 0,
+                adapter_capacity: sizes.adapters.bytes,
+                adapter_bytes: 0,
+                adapters_loaded: 0,
             },
             resident_bytes: limits.resident_bytes,
             notes: Vec::new(),

@@ -3,11 +3,11 @@
 
 use loquat_weights::EncodedRow;
 
-use crate::sequences::{PlacedView, SequenceLayout};
-use crate::{ModelSource, PositionGrid, SessionError, ViewLayout};
+use crate::sequences::{ExportedAdapter, PlacedView, SequenceHeader, SequenceLayout};
+use crate::{AdapterLimits, ModelSource, PositionGrid, SessionError, ViewLayout};
 
-const MAGIC: &[u8; 8] = b"LOQKV\0\0\x03";
-/// Magic, fingerprint, length, checksum; then the media, which the checksum covers.
+const MAGIC: &[u8; 8] = b"LOQKV\0\0\x04";
+/// Magic, fingerprint, length, checksum; then the adapters and the media, which the checksum covers.
 const HEADER: usize = 8 + 8 + 8 + 8;
 /// Numbers of a view: start, length, offset, base, positions, and its grid.
 const VIEW_NUMBERS: usize = 9;
@@ -18,14 +18,15 @@ pub struct Envelope {
 }
 
 impl Envelope {
-    /// For a sequence of `len` tokens of the model `fingerprint`, in about `size` bytes.
-    pub fn new(fingerprint: u64, len: usize, layout: &SequenceLayout, size: usize) -> Self {
+    /// For a sequence of the model `fingerprint`, in about `size` bytes.
+    pub fn new(fingerprint: u64, header: &SequenceHeader, size: usize) -> Self {
         let mut bytes = Vec::with_capacity(HEADER + size);
         bytes.extend_from_slice(MAGIC);
         bytes.extend_from_slice(&fingerprint.to_le_bytes());
-        bytes.extend_from_slice(&(len as u64).to_le_bytes());
+        bytes.extend_from_slice(&(header.len as u64).to_le_bytes());
         bytes.extend_from_slice(&[0; 8]);
-        write_layout(layout, &mut bytes);
+        write_adapters(&header.adapters, &mut bytes);
+        write_layout(&header.layout, &mut bytes);
         Self { bytes }
     }
 
@@ -45,10 +46,8 @@ impl Envelope {
 /// An exported sequence.
 #[derive(Debug)]
 pub struct Unsealed<'a> {
-    /// Its length.
-    pub len: usize,
-    /// Its media.
-    pub layout: SequenceLayout,
+    /// Its length, adapters and media.
+    pub header: SequenceHeader,
     /// The backend's bytes.
     pub contents: &'a [u8],
 }
@@ -73,7 +72,10 @@ pub fn unseal(
         return refuse("it comes from another model or another KV format");
     }
     let len = usize::try_from(number(16)).unwrap_or(usize::MAX);
-    let Some((layout, contents)) = read_layout(body, len) else {
+    let Some((adapters, rest)) = read_adapters(body) else {
+        return refuse("its list of adapters is damaged");
+    };
+    let Some((layout, contents)) = read_layout(rest, len) else {
         return refuse("its media do not match its length field");
     };
     if size(len) != Some(contents.len()) {
@@ -89,8 +91,11 @@ pub fn unseal(
         return refuse("its checksum does not match: the bytes were damaged");
     }
     Ok(Unsealed {
-        len,
-        layout,
+        header: SequenceHeader {
+            len,
+            layout,
+            adapters,
+        },
         contents,
     })
 }
@@ -98,6 +103,29 @@ pub fn unseal(
 fn read_number(bytes: &[u8], at: usize) -> Option<u64> {
     let number = bytes.get(at..at.checked_add(8)?)?;
     Some(u64::from_le_bytes(number.try_into().ok()?))
+}
+
+fn write_adapters(adapters: &[ExportedAdapter], out: &mut Vec<u8>) {
+    out.extend_from_slice(&(adapters.len() as u64).to_le_bytes());
+    for adapter in adapters {
+        out.extend_from_slice(&adapter.fingerprint.to_le_bytes());
+        out.extend_from_slice(&u64::from(adapter.scale.to_bits()).to_le_bytes());
+    }
+}
+
+/// The adapters of a sequence, and what follows them. `None` if there are none such.
+fn read_adapters(bytes: &[u8]) -> Option<(Vec<ExportedAdapter>, &[u8])> {
+    let count = usize::try_from(read_number(bytes, 0)?).ok();
+    let count = count.filter(|count| *count <= AdapterLimits::PER_SEQUENCE)?;
+    let adapter = |index: usize| {
+        let at = 8 + index * 16;
+        Some(ExportedAdapter {
+            fingerprint: read_number(bytes, at)?,
+            scale: f32::from_bits(u32::try_from(read_number(bytes, at + 8)?).ok()?),
+        })
+    };
+    let adapters = (0..count).map(adapter).collect::<Option<Vec<_>>>()?;
+    Some((adapters, bytes.get(8 + count * 16..)?))
 }
 
 fn write_layout(layout: &SequenceLayout, out: &mut Vec<u8>) {

@@ -14,6 +14,23 @@ pub enum SpecError {
         found: String,
         supported: Vec<&'static str>,
     },
+    #[error(
+        "projector type `{found}` (from `{field}`) is not supported; supported: {}",
+        supported.join(", ")
+    )]
+    UnknownProjector {
+        field: &'static str,
+        found: String,
+        supported: Vec<&'static str>,
+    },
+    #[error(
+        "its projector `{tensor}` writes vectors of {found} values, but the text model reads {expected}: it belongs to another model"
+    )]
+    ProjectorWidth {
+        tensor: String,
+        found: usize,
+        expected: usize,
+    },
     #[error("`{field}` is missing from the model's config")]
     Missing { field: String },
     #[error("`{field}` is {found}, but must be {expected}")]

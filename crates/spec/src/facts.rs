@@ -17,6 +17,9 @@ pub struct FamilyFacts {
     pub config_export: Option<ConfigExport>,
     /// Other families that llama.cpp writes under this one's architecture; the first match counts.
     pub gguf_variants: &'static [GgufVariant],
+    /// GGUF files pair neighbouring rows of queries and keys, and the hub's pair rows half a head
+    /// apart.
+    pub gguf_pairs_neighbours: bool,
     pub mlx: MlxFacts,
 }
 
@@ -132,6 +135,7 @@ impl FamilyFacts {
         gguf_export: None,
         config_export: None,
         gguf_variants: &[],
+        gguf_pairs_neighbours: false,
         mlx: MlxFacts::PLAIN,
     };
 

@@ -38,11 +38,11 @@ pub use naming::{
     ConvShape, Fused, LayerNames, Layout, Naming, Orientation, RowMap, Slot, Split, Transform,
 };
 pub use roles::{Kind, LayerRole, Role, norm_roles};
-pub use rope::{Rope, RopePairs, RopeScaling, RopeSections, SectionOrder, Yarn};
+pub use rope::{Rope, RopeOrder, RopePairs, RopeScaling, RopeSections, SectionOrder, Yarn};
 pub use vision::{
     Arrangement, ClassToken, Deepstack, Grid, MediaAttention, MergeOrder, PatchEmbedding,
     PatchOrder, PatchPositions, PatchRope, PatchRopeLayout, PatchSpan, PixelInput, Projector,
     ProjectorStep, Sampling, VisionBlock, VisionSpec,
 };
-pub use vision_naming::{VisionNaming, canonical_name as vision_tensor_name};
+pub use vision_naming::{StepName, VisionNaming, canonical_name as vision_tensor_name};
 pub use vision_roles::{BlockHalf, ClampBound, StepTensor, VisionRole};

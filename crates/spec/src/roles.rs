@@ -240,7 +240,7 @@ const BIASES: &[(LayerRole, LayerRole)] = &[
 
 impl LayerRole {
     /// The matrix or norm whose bias this is.
-    pub(crate) fn biased(self) -> Option<LayerRole> {
+    pub fn biased(self) -> Option<LayerRole> {
         let mut pairs = BIASES.iter();
         pairs.find(|(_, bias)| *bias == self).map(|(of, _)| *of)
     }
@@ -280,6 +280,32 @@ pub fn norm_roles(inner: &Inner) -> (LayerRole, LayerRole) {
             // It has no pre-norm; the name is never looked up.
             (PerLayerPostNorm, PerLayerPostNorm)
         }
+    }
+}
+
+impl Role {
+    /// Whether it is a norm of the stream, or a bias of attention, feed-forward or head: a vector
+    /// that is applied to each token by itself, and that adapters replace.
+    pub fn is_token_vector(self) -> bool {
+        match self {
+            Role::FinalNorm | Role::FinalNormBias | Role::HeadBias => true,
+            Role::Layer(_, role) => {
+                let of = role.biased().unwrap_or(role);
+                let matrix = matches!(
+                    of,
+                    Query | Key | Value | OutputGate | Output | Gate | Up | Down
+                );
+                of.is_stream_norm() || (matrix && of != role)
+            }
+            _ => false,
+        }
+    }
+}
+
+impl ModelSpec {
+    /// Every role of the text model, with its shape.
+    pub fn roles(&self) -> Vec<(Role, Kind)> {
+        roles(self)
     }
 }
 

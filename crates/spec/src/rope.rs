@@ -132,6 +132,14 @@ pub struct Yarn {
 }
 
 impl Rope {
+    /// With sections in turn instead of one after another, if there are any.
+    pub(crate) fn with_alternating_sections(mut self) -> Self {
+        if let Some(sections) = &mut self.sections {
+            sections.order = SectionOrder::Alternating;
+        }
+        self
+    }
+
     pub fn plain(theta: f32, dims: usize) -> Self {
         Self {
             theta,
@@ -493,6 +501,38 @@ fn factors(table: &Config, field: &str, pairs: usize) -> Result<Vec<f32>, SpecEr
         _ => Err(refuse(format!("a list with {value}"))),
     });
     numbers.collect()
+}
+
+/// Rows of queries or keys that rotate together are adjacent in one format and half a head apart in
+/// the other.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct RopeOrder {
+    pub head_dim: usize,
+    /// How many of them rotate.
+    pub dims: usize,
+    /// The pairs of the target tensor.
+    pub to: RopePairs,
+}
+
+impl RopeOrder {
+    /// The source's row for row `row` of the target.
+    pub fn source(self, row: usize) -> usize {
+        let (head, at) = (row / self.head_dim * self.head_dim, row % self.head_dim);
+        if at >= self.dims {
+            return row;
+        }
+        let half = self.dims / 2;
+        head + match self.to {
+            RopePairs::Interleaved => at / 2 + at % 2 * half,
+            RopePairs::Halves => at % half * 2 + at / half,
+        }
+    }
+
+    pub fn reordered(self, values: &[f32]) -> Vec<f32> {
+        (0..values.len())
+            .map(|row| values[self.source(row)])
+            .collect()
+    }
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use crate::roles::{Kind, LayerRole, Role};
 use crate::vision::{ProjectorStep, VisionSpec};
 use crate::vision_roles::{BlockHalf, ClampBound, StepTensor, VisionRole};
 
-/// Names of a tower's tensors, after [`canonical_name`].
+/// Names of a tower's tensors, after [`VisionNaming::canonical_name`].
 #[derive(Debug, Clone, Copy)]
 pub struct VisionNaming {
     /// Weights outside of layers. A bias has the name of its weight.
@@ -17,16 +17,59 @@ pub struct VisionNaming {
     pub fused_qkv: Option<&'static str>,
     /// Of attention and feed-forward.
     pub gains: [&'static str; 2],
-    /// The modules of the projector's learned steps. One that ends in `_weight` is the name of a
-    /// transposed matrix.
-    pub projector: &'static [&'static str],
+    /// The projector's learned steps in order, and those that a config leaves out.
+    pub projector: &'static [StepName],
     /// The same for further projectors; `{}` is the number.
-    pub deepstack: &'static [&'static str],
+    pub deepstack: &'static [StepName],
+    /// Further projectors are numbered by the layers that they follow, instead of in sequence.
+    pub deepstack_by_layer: bool,
     /// The projector's norms are stored as `weight - 1`.
     pub norms_minus_one: bool,
     /// Tensors that need not be read: those of layers after the last, and names with these
     /// beginnings.
     pub ignored: &'static [&'static str],
+}
+
+/// What a checkpoint calls a projector's learned step.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum StepName {
+    /// The module of a norm.
+    Norm(&'static str),
+    /// The module of a matrix.
+    Matrix(&'static str),
+    /// The tensor of a matrix that is stored transposed.
+    Transposed(&'static str),
+    /// The prefix of `_bias` and `_scale`.
+    Standardize(&'static str),
+    /// The tensors of a gated feed-forward: gate, up and down.
+    Gated([&'static str; 3]),
+}
+
+impl StepName {
+    fn fits(self, step: &ProjectorStep) -> bool {
+        match step {
+            ProjectorStep::Norm(_) => matches!(self, Self::Norm(_)),
+            ProjectorStep::Standardize => matches!(self, Self::Standardize(_)),
+            ProjectorStep::Gated(_) => matches!(self, Self::Gated(_)),
+            _ => matches!(self, Self::Matrix(_) | Self::Transposed(_)),
+        }
+    }
+
+    fn tensor(self, tensor: StepTensor) -> String {
+        match (self, tensor) {
+            (Self::Standardize(prefix), StepTensor::Bias) => format!("{prefix}_bias"),
+            (Self::Standardize(prefix), _) => format!("{prefix}_scale"),
+            (Self::Gated([gate, ..]), StepTensor::Gate) => gate.to_owned(),
+            (Self::Gated([_, up, _]), StepTensor::Up) => up.to_owned(),
+            (Self::Gated([.., down]), _) => down.to_owned(),
+            (Self::Transposed(name), StepTensor::Bias) => bias_name(name),
+            (Self::Transposed(name), _) => name.to_owned(),
+            (Self::Norm(module) | Self::Matrix(module), StepTensor::Bias) => {
+                format!("{module}.bias")
+            }
+            (Self::Norm(module) | Self::Matrix(module), _) => format!("{module}.weight"),
+        }
+    }
 }
 
 /// The name of a tensor of the vision part, without the prefixes that differ between versions of
@@ -46,18 +89,7 @@ pub fn canonical_name(name: &str) -> Option<String> {
     if !ROOTS.iter().any(|root| bare.starts_with(root)) {
         return None;
     }
-    // mlx-vlm calls Qwen's tower like others.
-    const QWEN: [&str; 5] = [
-        "blocks.",
-        "patch_embed.",
-        "merger.",
-        "pos_embed.",
-        "deepstack_merger_list.",
-    ];
     Some(match bare.strip_prefix("vision_tower.") {
-        Some(rest) if QWEN.iter().any(|module| rest.starts_with(module)) => {
-            format!("visual.{rest}")
-        }
         Some(rest) => {
             let rest = rest.strip_prefix("vision_model.").unwrap_or(rest);
             format!("vision_tower.{rest}")
@@ -67,6 +99,17 @@ pub fn canonical_name(name: &str) -> Option<String> {
 }
 
 impl VisionNaming {
+    /// The name that a tensor of the vision part has here, whichever tool wrote it. `None` for
+    /// tensors of other parts.
+    pub fn canonical_name(&self, name: &str) -> Option<String> {
+        let name = canonical_name(name)?;
+        // mlx-vlm calls every tower the same.
+        match name.strip_prefix("vision_tower.") {
+            Some(rest) if self.layers.starts_with("visual.") => Some(format!("visual.{rest}")),
+            _ => Some(name),
+        }
+    }
+
     /// Every tensor that the vision part needs.
     pub fn slots(&self, vision: &VisionSpec, text_hidden: usize) -> Vec<Slot> {
         let roles = vision.roles(text_hidden).into_iter();
@@ -120,7 +163,8 @@ impl VisionNaming {
             }
             VisionRole::Clamp(layer, of_layer, bound) => {
                 let module = self.listed(of_layer);
-                let module = module.trim_end_matches(".linear.weight");
+                let module = module.trim_end_matches(".weight");
+                let module = module.trim_end_matches(".linear");
                 let bound = match bound {
                     ClampBound::InputMin => "input_min",
                     ClampBound::InputMax => "input_max",
@@ -134,11 +178,12 @@ impl VisionNaming {
                 step,
                 tensor,
             } => {
-                let name = self.step_name(vision, (projector, step), tensor);
-                if name.ends_with("_weight") {
+                let (name, number) = self.step_name(vision, projector, step);
+                if matches!(name, Some(StepName::Transposed(_))) && tensor == StepTensor::Weight {
                     layout.orientation = Orientation::Columns;
                 }
-                name
+                let name = name.map(|name| name.tensor(tensor)).unwrap_or_default();
+                name.replace("{}", &number.to_string())
             }
             VisionRole::PatchBias => bias_name(self.global(VisionRole::Patch)),
             VisionRole::PatchNormBias => bias_name(self.global(VisionRole::PatchNorm)),
@@ -177,48 +222,34 @@ impl VisionNaming {
             .map_or("", |(_, name)| name)
     }
 
+    /// The name of a projector's step, and the number of the projector.
     fn step_name(
         &self,
         vision: &VisionSpec,
-        (projector, step): (usize, usize),
-        tensor: StepTensor,
-    ) -> String {
-        let (steps, modules) = match projector.checked_sub(1) {
-            None => (&vision.projector.steps, self.projector),
-            Some(index) => (&vision.deepstack[index].projector.steps, self.deepstack),
+        projector: usize,
+        step: usize,
+    ) -> (Option<StepName>, usize) {
+        let Some(index) = projector.checked_sub(1) else {
+            return (name_of(&vision.projector.steps, self.projector, step), 0);
         };
-        let module = module_of(steps, modules, step);
-        let module = module.replace("{}", &projector.saturating_sub(1).to_string());
-        let ending = match tensor {
-            StepTensor::Weight if module.ends_with("_weight") => return module,
-            StepTensor::Weight => "weight",
-            // Standardization has two vectors of its own names.
-            StepTensor::Bias if module.ends_with(".std") => return module + "_bias",
-            StepTensor::Scale => return module + "_scale",
-            StepTensor::Bias => "bias",
-            StepTensor::Gate => "gate_proj.weight",
-            StepTensor::Up => "up_proj.weight",
-            StepTensor::Down => "down_proj.weight",
+        let stacked = &vision.deepstack[index];
+        let number = if self.deepstack_by_layer {
+            stacked.after
+        } else {
+            index
         };
-        format!("{module}.{ending}")
+        (
+            name_of(&stacked.projector.steps, self.deepstack, step),
+            number,
+        )
     }
 }
 
-/// The module of a step: the modules name each learned step in order, those that a config leaves
-/// out among them.
-fn module_of(steps: &[ProjectorStep], modules: &[&'static str], step: usize) -> &'static str {
-    let mut rest = modules.iter();
-    let mut found = "";
+fn name_of(steps: &[ProjectorStep], names: &[StepName], step: usize) -> Option<StepName> {
+    let mut rest = names.iter();
+    let mut found = None;
     for step in steps[..=step].iter().filter(|step| step.is_learned()) {
-        let fits = |module: &&&str| {
-            let is_norm = module.contains("norm") || module.ends_with(".ln_q");
-            match step {
-                ProjectorStep::Standardize => module.ends_with(".std"),
-                ProjectorStep::Norm(_) => is_norm,
-                _ => !is_norm && !module.ends_with(".std"),
-            }
-        };
-        found = rest.find(fits).copied().unwrap_or("");
+        found = rest.find(|name| name.fits(step)).copied();
     }
     found
 }
@@ -250,7 +281,7 @@ fn fused_part(vision: &VisionSpec, kind: Kind, part: usize) -> Layout {
 
 #[cfg(test)]
 mod tests {
-    use super::canonical_name;
+    use super::{VisionNaming, canonical_name};
 
     #[test]
     fn names_of_all_versions_are_one() {
@@ -271,7 +302,6 @@ mod tests {
                 "vision_tower.patch_embedder.x",
                 Some("vision_tower.patch_embedder.x"),
             ),
-            ("vision_tower.blocks.0.x", Some("visual.blocks.0.x")),
             ("model.visual.blocks.0.x", Some("visual.blocks.0.x")),
             ("visual.merger.x", Some("visual.merger.x")),
             (
@@ -291,5 +321,35 @@ mod tests {
         for (name, expected) in table {
             assert_eq!(canonical_name(name).as_deref(), expected, "{name}");
         }
+    }
+
+    #[test]
+    fn tower_of_mlx_vlm_has_the_familys_name() {
+        let naming = |layers| VisionNaming {
+            globals: &[],
+            layers,
+            layer: &[],
+            fused_qkv: None,
+            gains: [""; 2],
+            projector: &[],
+            deepstack: &[],
+            norms_minus_one: false,
+            ignored: &[],
+            deepstack_by_layer: false,
+        };
+        let (visual, plain) = (
+            naming("visual.blocks.{}."),
+            naming("vision_tower.encoder.layers.{}."),
+        );
+        for name in [
+            "vision_tower.post_layernorm.x",
+            "model.visual.post_layernorm.x",
+        ] {
+            let found = visual.canonical_name(name);
+            assert_eq!(found.as_deref(), Some("visual.post_layernorm.x"), "{name}");
+        }
+        let found = plain.canonical_name("vision_tower.vision_model.post_layernorm.x");
+        assert_eq!(found.as_deref(), Some("vision_tower.post_layernorm.x"));
+        assert_eq!(visual.canonical_name("lm_head.weight"), None);
     }
 }

@@ -4,6 +4,8 @@
 
 use std::fmt::Write;
 
+use loquat_weights::is_mmproj_name;
+
 pub(crate) const CONFIG: &str = "config.json";
 pub(crate) const SINGLE: &str = "model.safetensors";
 pub(crate) const INDEX: &str = "model.safetensors.index.json";
@@ -115,9 +117,9 @@ impl Contents {
         if let Some(file) = find(&|path| is_later_split(path)) {
             return format!("{file} is part of a split GGUF whose first part is missing");
         }
-        if let Some(file) = find(&|path| is_projector(path)) {
+        if let Some(file) = find(&|path| is_mmproj_name(path)) {
             return format!(
-                "it has no model, only the image projector {file}; add the model's own .gguf"
+                "it has no model, only the vision tower {file}; add the model's own .gguf"
             );
         }
         let safetensors = find(&|path| path.ends_with(".safetensors"));
@@ -196,13 +198,9 @@ fn is_safetensors(path: &str) -> bool {
     path.ends_with(".safetensors") && !path.contains('/')
 }
 
-fn is_projector(path: &str) -> bool {
-    is_gguf(path) && file_name(path).to_ascii_lowercase().contains("mmproj")
-}
-
 fn is_model_gguf(path: &str) -> bool {
     let name = file_name(path).to_ascii_lowercase();
-    is_gguf(path) && !name.contains("mmproj") && !name.contains("imatrix")
+    is_gguf(path) && !is_mmproj_name(path) && !name.contains("imatrix")
 }
 
 /// Whether the file is the second or a later part of a split GGUF.
@@ -333,7 +331,7 @@ mod tests {
                 "LoRA",
             ),
             (&["tokenizer.json", "tokenizer_config.json"], "tokenizer"),
-            (&["mmproj-model-f16.gguf"], "image projector"),
+            (&["mmproj-model-f16.gguf"], "vision tower"),
             (&["model.safetensors"], "no config.json"),
             (&["config.json"], "no weights"),
             (

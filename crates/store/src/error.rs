@@ -61,6 +61,25 @@ pub enum StoreError {
         why: String,
     },
 
+    /// A reference to a vision tower is neither a file nor on the hub.
+    #[error(
+        "{reference} is not a vision tower: pass an mmproj .gguf file that exists, or owner/name:file \
+         of a hub repository"
+    )]
+    NotAnMmproj {
+        /// The reference.
+        reference: String,
+    },
+
+    /// A hub repository has several vision towers, or none of the requested name.
+    #[error("{repo} has several vision towers; choose one with --mmproj {repo}:FILE: {}", files.join(", "))]
+    AmbiguousMmproj {
+        /// `owner/name`.
+        repo: String,
+        /// Their paths.
+        files: Vec<String>,
+    },
+
     /// A hub repository holds no model.
     #[error("{repo} has no model that can be run: {why}")]
     NotAModelRepo {

@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 
 use crate::catalog::{CatalogEntry, DownloadSource, ModelForm};
-use crate::hub_model::{HubModelFiles, HubQuery, UpdateCheck};
+use crate::hub_model::{GgufPart, HubModelFiles, HubQuery, UpdateCheck};
 use crate::packaged::PackagedFile;
 use crate::wheel;
 use crate::{HubReference, NoProgress, Progress, RepoPart, Store, StoreError};
@@ -14,6 +14,7 @@ pub(crate) struct FormQuery<'a> {
     pub entry: &'a CatalogEntry,
     pub form: &'a ModelForm,
     pub check: UpdateCheck,
+    pub part: GgufPart,
 }
 
 /// Files on this machine.
@@ -40,6 +41,7 @@ impl Store {
             entry,
             form,
             check: UpdateCheck::IfMissing,
+            part: GgufPart::ModelAndMmproj,
         };
         Ok(self.fetch_form(query, progress)?.path)
     }
@@ -121,7 +123,12 @@ impl Store {
         query: FormQuery<'_>,
         progress: &mut dyn Progress,
     ) -> Result<Fetched, StoreError> {
-        let FormQuery { entry, form, check } = query;
+        let FormQuery {
+            entry,
+            form,
+            check,
+            part,
+        } = query;
         let name = entry.to_string();
         if let Some(reference) = source.reference(form) {
             let hub = HubQuery {
@@ -129,6 +136,8 @@ impl Store {
                 reference,
                 kind: Some(form.kind),
                 sha256: form.sha256.as_deref(),
+                part,
+                mmproj: form.mmproj.as_deref(),
             };
             return Ok(self.fetch_hub_model(&hub, check, progress)?.into());
         }
@@ -144,7 +153,9 @@ impl Store {
 
     /// The form's files if they are already here.
     pub(crate) fn cached_form(&self, query: FormQuery<'_>) -> Option<Fetched> {
-        let FormQuery { entry, form, .. } = query;
+        let FormQuery {
+            entry, form, part, ..
+        } = query;
         let name = entry.to_string();
         let cached_on_hub = |source: &DownloadSource| {
             let hub = HubQuery {
@@ -152,6 +163,8 @@ impl Store {
                 reference: source.reference(form)?,
                 kind: Some(form.kind),
                 sha256: form.sha256.as_deref(),
+                part,
+                mmproj: form.mmproj.as_deref(),
             };
             let cached = self.cached_hub_model(&hub, &mut NoProgress).ok().flatten();
             cached.map(Fetched::from)

@@ -2,6 +2,8 @@
 
 use std::path::{Path, PathBuf};
 
+use loquat_weights::{MmprojMatch, match_mmproj};
+
 use crate::contents::{Contents, INDEX, NamedFile, SINGLE, TOKENIZER, quant_in_name};
 use crate::hub::{HubError, HubRepo, Listing, RemoteFile};
 use crate::records::{HashSource, PullRecord, hub_key};
@@ -21,6 +23,19 @@ pub(crate) struct HubQuery<'a> {
     pub kind: Option<FileKind>,
     /// The expected SHA-256 of its one file, if the catalog states it.
     pub sha256: Option<&'a str>,
+    pub part: GgufPart,
+    /// The vision tower's path, if the catalog states it.
+    pub mmproj: Option<&'a str>,
+}
+
+/// Which files of a GGUF model are needed.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum GgufPart {
+    Model,
+    /// The model with its vision tower, if the repository has one that fits.
+    ModelAndMmproj,
+    /// The vision tower alone.
+    Mmproj,
 }
 
 impl HubQuery<'_> {
@@ -219,6 +234,10 @@ impl ModelSelector<'_> {
         if let Some(file) = self.file_by_hash() {
             return self.select_gguf(&contents, file, progress);
         }
+        if self.query.part == GgufPart::Mmproj {
+            let path = select::choose_mmproj(&contents, &self.query.reference)?;
+            return self.select_gguf(&contents, self.file(&path)?, progress);
+        }
         match select::choose(&contents, &self.query.reference, self.query.kind)? {
             Choice::Gguf { path, by_default } => {
                 self.note_quant(&path, by_default.as_deref(), progress);
@@ -250,12 +269,15 @@ impl ModelSelector<'_> {
         progress: &mut dyn Progress,
     ) -> Result<SelectedModel, StoreError> {
         self.check_stated(file)?;
+        let mmproj = self.mmproj_of(contents, file, progress)?;
+        let needed: Vec<&RemoteFile> = std::iter::once(file).chain(mmproj).collect();
+        let names: Vec<&str> = needed.iter().map(|file| file.path.as_str()).collect();
         self.record_start(&RequiredFiles {
             file: Some(&file.path),
             weights: &[&file.path],
-            all: &[&file.path],
+            all: &names,
         });
-        let dir = self.fetch(&[file], progress)?;
+        let dir = self.fetch(&needed, progress)?;
         let path = dir.join(&file.path);
         let kind = local::inspect(&path, Some(FileKind::Gguf))?.kind;
         self.check_found(file, &path, progress)?;
@@ -268,6 +290,39 @@ impl ModelSelector<'_> {
             named_by_quant: quant.is_some() && same_quant.count() == 1,
             file: Some(file.path.clone()),
         })
+    }
+
+    /// The vision tower of a model, if it is wanted and the repository has one.
+    fn mmproj_of(
+        &self,
+        contents: &Contents,
+        file: &RemoteFile,
+        progress: &mut dyn Progress,
+    ) -> Result<Option<&RemoteFile>, StoreError> {
+        if self.query.part != GgufPart::ModelAndMmproj {
+            return Ok(None);
+        }
+        if let Some(path) = self.query.mmproj {
+            return self.file(path).map(Some);
+        }
+        let names: Vec<&str> = contents
+            .files
+            .iter()
+            .map(|file| file.path.as_str())
+            .collect();
+        match match_mmproj(&file.path, &names) {
+            MmprojMatch::None => Ok(None),
+            MmprojMatch::One(path) => self.file(&path).map(Some),
+            MmprojMatch::Several(paths) => {
+                let id = &self.repo.id;
+                progress.note(&format!(
+                    "{id} has several vision towers and none is used; choose one with --mmproj \
+                     {id}:FILE: {}",
+                    paths.join(", ")
+                ));
+                Ok(None)
+            }
+        }
     }
 
     fn select_safetensors(

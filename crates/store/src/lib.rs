@@ -53,7 +53,7 @@ pub use local::LocalModel;
 pub use options::{CACHE_VARIABLE, CATALOG_VARIABLE, PYTHON_VARIABLE, StoreOptions};
 pub use progress::{FileProgress, NoProgress, Progress};
 pub use prune::{Prunable, PruneOptions};
-pub use query::{FileKind, ModelQuery, ResolvedModel};
+pub use query::{FileKind, LocatedMmproj, MmprojQuery, ModelQuery, ResolvedModel};
 pub use records::HashSource;
 pub use reference::{HubReference, ModelReference, RepoPart, path_reference, reference_path};
 pub use resolve::ResolvedReference;

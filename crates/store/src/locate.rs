@@ -1,11 +1,11 @@
 //! From a reference to files on this machine.
 
 use crate::fetch::{Fetched, FormQuery};
-use crate::hub_model::{HubModelFiles, HubQuery, UpdateCheck};
-use crate::reference::path_reference;
+use crate::hub_model::{GgufPart, HubModelFiles, HubQuery, UpdateCheck};
+use crate::reference::{path_reference, reference_path};
 use crate::{
-    CatalogEntry, LocalModel, ModelQuery, NoProgress, Progress, ResolvedModel, ResolvedReference,
-    Store, StoreError,
+    CatalogEntry, FileKind, LocalModel, LocatedMmproj, MmprojQuery, ModelQuery, ModelReference,
+    NoProgress, Progress, ResolvedModel, ResolvedReference, Store, StoreError,
 };
 
 impl Store {
@@ -16,10 +16,11 @@ impl Store {
         query: &ModelQuery<'_>,
         progress: &mut dyn Progress,
     ) -> Result<ResolvedModel, StoreError> {
-        let (model, key) = self.locate_with(query, UpdateCheck::IfMissing, progress)?;
+        let (mut model, key) = self.locate_with(query, UpdateCheck::IfMissing, progress)?;
         if let Some(key) = key {
             self.stamp_used(&key);
         }
+        model.mmproj = self.locate_mmproj(query.mmproj, UpdateCheck::IfMissing, progress)?;
         Ok(model)
     }
 
@@ -29,7 +30,9 @@ impl Store {
         query: &ModelQuery<'_>,
         progress: &mut dyn Progress,
     ) -> Result<ResolvedModel, StoreError> {
-        Ok(self.locate_with(query, UpdateCheck::Always, progress)?.0)
+        let (mut model, _) = self.locate_with(query, UpdateCheck::Always, progress)?;
+        model.mmproj = self.locate_mmproj(query.mmproj, UpdateCheck::Always, progress)?;
+        Ok(model)
     }
 
     /// Returns what [`Store::locate`] would return without the network; `None` if it would
@@ -42,7 +45,12 @@ impl Store {
             ResolvedReference::Local(model) => Ok(Some(model.into())),
             ResolvedReference::Catalog { entry, form } => {
                 let check = UpdateCheck::IfMissing;
-                let cached = self.cached_form(FormQuery { entry, form, check });
+                let cached = self.cached_form(FormQuery {
+                    entry,
+                    form,
+                    check,
+                    part: query.gguf_part(),
+                });
                 Ok(cached.map(|files| files.into_model(entry)))
             }
             ResolvedReference::Hub(reference) => {
@@ -50,6 +58,41 @@ impl Store {
                 let cached = self.cached_hub_model(&query.on_hub(reference), &mut NoProgress);
                 Ok(cached.ok().flatten().map(ResolvedModel::from))
             }
+        }
+    }
+
+    /// The file of a vision tower that the user named, downloaded if necessary.
+    fn locate_mmproj(
+        &self,
+        query: MmprojQuery<'_>,
+        check: UpdateCheck,
+        progress: &mut dyn Progress,
+    ) -> Result<LocatedMmproj, StoreError> {
+        let reference = match query {
+            MmprojQuery::Auto => return Ok(LocatedMmproj::Beside),
+            MmprojQuery::Off => return Ok(LocatedMmproj::Off),
+            MmprojQuery::Reference(reference) => reference,
+        };
+        let path = reference_path(reference);
+        if path.is_file() {
+            return Ok(LocatedMmproj::At(path.into_owned()));
+        }
+        match ModelReference::parse(reference)? {
+            ModelReference::Hub(hub) if !path.exists() => {
+                let query = HubQuery {
+                    name: reference,
+                    reference: hub,
+                    kind: Some(FileKind::Gguf),
+                    sha256: None,
+                    part: GgufPart::Mmproj,
+                    mmproj: None,
+                };
+                let files = self.fetch_hub_model(&query, check, progress)?;
+                Ok(LocatedMmproj::At(files.path))
+            }
+            _ => Err(StoreError::NotAnMmproj {
+                reference: reference.to_owned(),
+            }),
         }
     }
 
@@ -63,7 +106,15 @@ impl Store {
         match self.resolve(query)? {
             ResolvedReference::Local(model) => Ok((model.into(), None)),
             ResolvedReference::Catalog { entry, form } => {
-                let files = self.fetch_form(FormQuery { entry, form, check }, progress)?;
+                let files = self.fetch_form(
+                    FormQuery {
+                        entry,
+                        form,
+                        check,
+                        part: query.gguf_part(),
+                    },
+                    progress,
+                )?;
                 let key = files.key.clone();
                 Ok((files.into_model(entry), Some(key)))
             }
@@ -81,6 +132,7 @@ impl Fetched {
         ResolvedModel {
             path: self.path,
             name: entry.to_string(),
+            mmproj: LocatedMmproj::default(),
         }
     }
 }
@@ -90,6 +142,7 @@ impl From<LocalModel> for ResolvedModel {
         Self {
             name: path_reference(&model.path),
             path: model.path,
+            mmproj: LocatedMmproj::default(),
         }
     }
 }
@@ -99,6 +152,7 @@ impl From<HubModelFiles> for ResolvedModel {
         Self {
             name: files.reference.to_string(),
             path: files.path,
+            mmproj: LocatedMmproj::default(),
         }
     }
 }
@@ -110,6 +164,16 @@ impl<'a> ModelQuery<'a> {
             reference,
             kind: self.kind,
             sha256: None,
+            part: self.gguf_part(),
+            mmproj: None,
+        }
+    }
+
+    /// Whether a tower is to be downloaded with the model.
+    fn gguf_part(&self) -> GgufPart {
+        match self.mmproj {
+            MmprojQuery::Auto => GgufPart::ModelAndMmproj,
+            MmprojQuery::Off | MmprojQuery::Reference(_) => GgufPart::Model,
         }
     }
 }

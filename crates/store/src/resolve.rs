@@ -27,7 +27,9 @@ impl Store {
     /// Resolves a reference. A model that exists at that path wins over a catalog name and a hub
     /// repository; `./name` is always a path.
     pub fn resolve(&self, query: &ModelQuery<'_>) -> Result<ResolvedReference<'_>, StoreError> {
-        let ModelQuery { reference, kind } = *query;
+        let ModelQuery {
+            reference, kind, ..
+        } = *query;
         let path = reference_path(reference);
         if path.exists() {
             let found = local::inspect(&path, kind);

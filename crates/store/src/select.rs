@@ -1,6 +1,8 @@
 //! Selects the files of a repository that make up a model.
 
-use crate::contents::{CONFIG, Contents, Gguf, INDEX, SINGLE, TOKENIZER};
+use loquat_weights::{MmprojMatch, is_mmproj_name, match_mmproj};
+
+use crate::contents::{CONFIG, Contents, Gguf, INDEX, SINGLE, TOKENIZER, quant_in_name};
 use crate::error::{ModelCandidate, ModelCandidates};
 use crate::{FileKind, HubReference, RepoPart, StoreError};
 
@@ -73,6 +75,54 @@ pub(crate) fn choose(
             (true, false) => Err(offer.ambiguous(&offer.ggufs, true)),
             (false, true) => Err(offer.no_model()),
         },
+    }
+}
+
+/// Selects the vision tower that `reference` describes.
+pub(crate) fn choose_mmproj(
+    contents: &Contents,
+    reference: &HubReference,
+) -> Result<String, StoreError> {
+    let names: Vec<&str> = contents
+        .files
+        .iter()
+        .map(|file| file.path.as_str())
+        .collect();
+    let towers: Vec<&str> = names
+        .iter()
+        .copied()
+        .filter(|name| is_mmproj_name(name))
+        .collect();
+    let found = match &reference.part {
+        Some(RepoPart::File(path)) if names.contains(&path.as_str()) => {
+            return Ok(path.clone());
+        }
+        Some(RepoPart::File(path)) => Err(path.as_str()),
+        Some(RepoPart::Quant(quant)) => {
+            let has =
+                |name: &&&str| quant_in_name(name).is_some_and(|q| q.eq_ignore_ascii_case(quant));
+            match towers.iter().filter(has).collect::<Vec<_>>()[..] {
+                [only] => Ok(MmprojMatch::One((*only).to_owned())),
+                _ => Err(quant.as_str()),
+            }
+        }
+        None => Ok(match_mmproj("", &towers)),
+    };
+    let candidates = |towers: &[&str]| towers.iter().map(|name| (*name).to_owned()).collect();
+    match found {
+        Ok(MmprojMatch::One(path)) => Ok(path),
+        Ok(MmprojMatch::Several(several)) => Err(StoreError::AmbiguousMmproj {
+            repo: reference.repo.clone(),
+            files: several,
+        }),
+        Ok(MmprojMatch::None) => Err(StoreError::NotAModelRepo {
+            repo: reference.repo.clone(),
+            why: "it has no vision tower (mmproj)".to_owned(),
+        }),
+        Err(_) => Err(StoreError::AmbiguousMmproj {
+            repo: reference.repo.clone(),
+            files: candidates(&towers),
+        }),
     }
 }
 

@@ -8,6 +8,7 @@
 //! Nothing is quantized: weights are drawn in their encoded form. The model's output is noise, but
 //! never NaN.
 
+mod adapter;
 mod error;
 mod fill;
 mod format;
@@ -18,6 +19,7 @@ mod random;
 mod save;
 mod shapes;
 
+pub use adapter::AdapterRecipe;
 pub use error::SyntheticError;
 pub use format::{Container, FORMATS, Format};
 pub use model::{Recipe, Synthetic};

@@ -40,6 +40,20 @@ pub fn gguf() -> std::io::Result<Vec<PathBuf>> {
     })
 }
 
+/// The folders of all adapters, by name.
+pub fn adapters() -> std::io::Result<Vec<PathBuf>> {
+    entries("goldens-lora", |path| {
+        path.join("adapter_config.json").is_file()
+    })
+}
+
+/// The folder of an adapter's base model: the part of its name before two underscores.
+pub fn adapter_base(folder: &Path) -> PathBuf {
+    let name = folder.file_name().unwrap_or_default().to_string_lossy();
+    let base = name.split("__").next().unwrap_or_default();
+    fixtures().join("goldens-lora/base").join(base)
+}
+
 fn entries(set: &str, is_golden: fn(&Path) -> bool) -> std::io::Result<Vec<PathBuf>> {
     let entries = std::fs::read_dir(fixtures().join(set))?;
     let mut paths = entries

@@ -59,6 +59,26 @@ impl Weights {
         vectors.map(|(role, values)| (*role, values.as_slice()))
     }
 
+    /// Every role that has weights.
+    pub fn roles(&self) -> impl Iterator<Item = Role> {
+        self.matrices.keys().chain(self.vectors.keys()).copied()
+    }
+
+    /// Whether no role has weights.
+    pub fn is_empty(&self) -> bool {
+        self.matrices.is_empty() && self.vectors.is_empty()
+    }
+
+    /// Sets a role's matrices.
+    pub fn insert_stack(&mut self, role: Role, matrices: Vec<Matrix>) {
+        self.matrices.insert(role, matrices);
+    }
+
+    /// Sets a role's vector.
+    pub fn insert_vector(&mut self, role: Role, values: Vec<f32>) {
+        self.vectors.insert(role, values);
+    }
+
     /// Bytes of all bound tensors in the files.
     pub fn bytes(&self) -> u64 {
         let vectors: usize = self.vectors.values().map(|values| values.len() * 4).sum();
@@ -275,15 +295,30 @@ struct Binder<'a> {
 
 /// The matrices in one file tensor: `members` of `rows × cols`.
 #[derive(Clone, Copy)]
-struct FileShape {
+pub(crate) struct FileShape {
     members: usize,
     rows: usize,
     cols: usize,
 }
 
 impl FileShape {
+    /// Of a tensor with `members` of the slot's matrices.
+    pub(crate) fn for_slot(slot: &Slot, members: usize) -> Self {
+        let (rows, cols, total) = (slot.kind.rows(), slot.kind.cols(), slot.layout.total);
+        let (rows, cols) = match slot.layout.orientation {
+            Orientation::Rows => (total, cols),
+            Orientation::Columns => (cols, total),
+            Orientation::PartColumns => (total, rows),
+        };
+        Self {
+            members,
+            rows,
+            cols,
+        }
+    }
+
     /// Ignores dimensions of size 1. A stack may be stored as one tall matrix.
-    fn matches(self, shape: &[usize]) -> bool {
+    pub(crate) fn matches(self, shape: &[usize]) -> bool {
         let squeezed = |dims: &[usize]| -> Vec<usize> {
             dims.iter().copied().filter(|dim| *dim != 1).collect()
         };
@@ -292,7 +327,7 @@ impl FileShape {
             || found == squeezed(&[self.members * self.rows, self.cols])
     }
 
-    fn dims(self) -> Vec<usize> {
+    pub(crate) fn dims(self) -> Vec<usize> {
         let dims = [self.members, self.rows, self.cols];
         dims[usize::from(self.members == 1)..].to_vec()
     }
@@ -364,11 +399,10 @@ impl<'a> Binder<'a> {
         name: &str,
         members: usize,
     ) -> Result<Option<(Storage, Orientation)>, WeightsError> {
-        let (rows, cols) = (slot.kind.rows(), slot.kind.cols());
         let natural = FileShape {
             members,
             rows: slot.layout.total,
-            cols,
+            cols: slot.kind.cols(),
         };
         // The hub's MXFP4 files are never transposed, unlike their bf16 versions.
         if !self.by_name.contains_key(name)
@@ -378,15 +412,7 @@ impl<'a> Binder<'a> {
             return Ok(storage.map(|storage| (storage, Orientation::Rows)));
         }
         let orientation = slot.layout.orientation;
-        let shape = match orientation {
-            Orientation::Rows => natural,
-            Orientation::Columns => FileShape {
-                rows: cols,
-                cols: slot.layout.total,
-                ..natural
-            },
-            Orientation::PartColumns => natural.with_cols(rows),
-        };
+        let shape = FileShape::for_slot(slot, members);
         let storage = match self.quantized(name) {
             Some((module, quantization)) => {
                 let mode = quantization.mode_of(module);
@@ -534,7 +560,7 @@ impl<'a> Binder<'a> {
 }
 
 /// The values of a vector role from its tensor, whose shape has been checked.
-fn values(slot: &Slot, tensor: &RawTensor) -> Result<Vec<f32>, WeightsError> {
+pub(crate) fn values(slot: &Slot, tensor: &RawTensor) -> Result<Vec<f32>, WeightsError> {
     let (count, rows, kernel) = (slot.kind.count(), slot.kind.rows(), slot.kind.cols());
     let total = slot.layout.total;
     let mut stored = vec![0.0; count * total * kernel];
@@ -555,7 +581,7 @@ fn values(slot: &Slot, tensor: &RawTensor) -> Result<Vec<f32>, WeightsError> {
 }
 
 /// Matrix number `member` of the storage.
-fn member_matrix(
+pub(crate) fn member_matrix(
     slot: &Slot,
     storage: &Storage,
     orientation: Orientation,

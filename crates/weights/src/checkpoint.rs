@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use loquat_spec::families::{self, Described};
+use loquat_spec::families::{self, Described, MMPROJ_ARCHITECTURE};
 use loquat_spec::{
     Config, GgufHeader, MediaAttention, ModelSpec, Naming, SpecError, VisionNaming,
     vision_tensor_name,
@@ -10,6 +10,8 @@ use loquat_spec::{
 
 use crate::bind::{Weights, bind, bind_vision, check_vision, fit};
 use crate::gguf::{Gguf, Metadata};
+use crate::mmproj::tower_tensors;
+use crate::mmproj_files::{MmprojChoice, MmprojMatch, folder_of, is_mmproj_name, mmproj_beside};
 use crate::quantization::MlxQuantization;
 use crate::{
     Blob, FileWatch, MAX_CONFIG_BYTES, RawTensor, WeightsError, read_side_file, safetensors,
@@ -51,6 +53,8 @@ pub struct Checkpoint {
     quantization: Option<MlxQuantization>,
     metadata: Option<Metadata>,
     vision: Option<VisionPart>,
+    /// What `processor_config.json` would say, from the metadata of an `mmproj` file.
+    processor: Option<serde_json::Map<String, serde_json::Value>>,
 }
 
 /// Tensors of the vision part, under canonical names.
@@ -66,8 +70,27 @@ const INDEX: &str = "model.safetensors.index.json";
 
 impl Checkpoint {
     /// Opens a model directory, a GGUF file under any name, a `.safetensors` file or a shard
-    /// index. The last two need a `config.json` in the same folder.
+    /// index. The last two need a `config.json` in the same folder. The tower of a GGUF model is a
+    /// file next to it, if there is one.
     pub fn open(path: &Path) -> Result<Self, WeightsError> {
+        Self::open_with(path, MmprojChoice::Beside)
+    }
+
+    /// Opens a model with this vision tower.
+    pub fn open_with(path: &Path, mmproj: MmprojChoice<'_>) -> Result<Self, WeightsError> {
+        let mut checkpoint = Self::open_files(path)?;
+        match mmproj {
+            MmprojChoice::Off => checkpoint.drop_vision(),
+            MmprojChoice::At(mmproj) => checkpoint.attach_mmproj(mmproj)?,
+            MmprojChoice::Beside if checkpoint.format == Format::Gguf => {
+                checkpoint.find_mmproj()?
+            }
+            MmprojChoice::Beside => {}
+        }
+        Ok(checkpoint)
+    }
+
+    fn open_files(path: &Path) -> Result<Self, WeightsError> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         if path.is_dir() {
             Self::open_directory(path)
@@ -96,7 +119,11 @@ impl Checkpoint {
         if has_config && index.is_file() {
             return Self::open_safetensors(directory, &index);
         }
-        let ggufs = files_with_suffix(directory, ".gguf")?;
+        let mut ggufs = files_with_suffix(directory, ".gguf")?;
+        let is_tower = |path: &PathBuf| is_mmproj_name(&path.to_string_lossy());
+        if !ggufs.iter().all(is_tower) {
+            ggufs.retain(|path| !is_tower(path));
+        }
         match ggufs.as_slice() {
             [gguf] => Self::open_gguf(gguf),
             [] if has_config => Err(not_a_model(
@@ -125,6 +152,11 @@ impl Checkpoint {
 
     fn open_gguf(path: &Path) -> Result<Self, WeightsError> {
         let gguf = Gguf::open(path)?;
+        if gguf.metadata().str("general.architecture") == Some(MMPROJ_ARCHITECTURE) {
+            let why = "it is the vision tower of a model (mmproj); open the model's own .gguf file, \
+                       and pass this one with --mmproj if it is in another folder";
+            return Err(not_a_model(path, why));
+        }
         let described = families::from_gguf(&gguf).map_err(in_file(path))?;
         Ok(Self {
             paths: vec![path.to_owned()],
@@ -149,7 +181,90 @@ impl Checkpoint {
             quantization: None,
             metadata: Some(metadata),
             vision: None,
+            processor: None,
         })
+    }
+
+    /// Adds the tower next to the model's file, or records why it cannot be used.
+    fn find_mmproj(&mut self) -> Result<(), WeightsError> {
+        let Some(model) = self.paths.first().cloned() else {
+            return Ok(());
+        };
+        let found = mmproj_beside(&model).map_err(|source| WeightsError::Io {
+            path: model.clone(),
+            source,
+        })?;
+        match found {
+            MmprojMatch::None => {}
+            MmprojMatch::One(name) => {
+                if let Err(error) = self.attach_mmproj(&folder_of(&model).join(name)) {
+                    self.spec.vision_refusal = Some(error.to_string());
+                }
+            }
+            MmprojMatch::Several(names) => {
+                let names = names.join(", ");
+                let why = format!("several mmproj files fit; choose one with --mmproj: {names}");
+                self.spec.vision_refusal = Some(why);
+            }
+        }
+        Ok(())
+    }
+
+    /// Leaves the model's text part, unless the tower's rules apply to text too.
+    fn drop_vision(&mut self) {
+        let vision = self.spec.vision.as_ref();
+        if vision.is_some_and(|vision| vision.attention == MediaAttention::FirstRow) {
+            return;
+        }
+        (self.spec.vision, self.spec.vision_refusal) = (None, None);
+        self.vision = None;
+    }
+
+    /// Adds the vision tower of an `mmproj` file to the text model of a GGUF file.
+    pub fn attach_mmproj(&mut self, path: &Path) -> Result<(), WeightsError> {
+        let model = self.paths.first().cloned().unwrap_or_default();
+        let misfit = |source: WeightsError| WeightsError::Mmproj {
+            path: path.to_owned(),
+            model: model.clone(),
+            source: Box::new(source),
+        };
+        if self.format != Format::Gguf {
+            let why = format!(
+                "it is in {} format, whose files contain their own tower; mmproj files belong to GGUF models",
+                self.format.name()
+            );
+            return Err(misfit(not_a_model(&model, why)));
+        }
+        let gguf = Gguf::open(path)?;
+        let described = families::from_mmproj(&gguf, &self.spec);
+        let described = described.map_err(|error| misfit(error.into()))?;
+        let tensors = tower_tensors(gguf.tensors(), described.order).map_err(misfit)?;
+        let mut spec = self.spec.clone();
+        spec.vision = Some(described.vision.spec);
+        spec.vision_refusal = None;
+        let naming = described.vision.naming;
+        check_vision(&spec, &naming, &tensors, None).map_err(misfit)?;
+        self.spec = spec;
+        self.vision = Some(VisionPart {
+            naming,
+            tensors,
+            quantization: None,
+        });
+        self.processor = Some(described.processor);
+        self.paths.truncate(1);
+        self.paths.push(path.to_owned());
+        Ok(())
+    }
+
+    /// The vision tower's file, if it has one of its own.
+    pub fn mmproj(&self) -> Option<&Path> {
+        self.processor.as_ref()?;
+        self.paths.get(1).map(PathBuf::as_path)
+    }
+
+    /// What `processor_config.json` would say, from the metadata of an `mmproj` file.
+    pub fn mmproj_processor(&self) -> Option<&serde_json::Map<String, serde_json::Value>> {
+        self.processor.as_ref()
     }
 
     fn open_safetensors(directory: &Path, weights: &Path) -> Result<Self, WeightsError> {
@@ -193,18 +308,18 @@ impl Checkpoint {
     ) -> Result<Self, WeightsError> {
         let mut vision = None;
         if described.wrapped {
-            let found = vision_part(&tensors);
-            let known = described.vision.as_ref();
-            // A prompt that attends both ways needs the vision part's rules in any case.
-            let known = known.filter(|known| {
-                !found.is_empty() || known.spec.attention == MediaAttention::FirstRow
-            });
-            vision = known.map(|known| VisionPart {
-                naming: known.naming,
-                tensors: found,
-                quantization: quantization
-                    .clone()
-                    .map(|table| table.renamed(vision_tensor_name)),
+            vision = described.vision.as_ref().and_then(|known| {
+                let naming = known.naming;
+                let own = vision_part(&tensors, &naming);
+                let table = quantization.clone();
+                // A prompt that attends both ways needs the vision part's rules in any case.
+                let is_used = !own.is_empty() || known.spec.attention == MediaAttention::FirstRow;
+                is_used.then(|| VisionPart {
+                    naming,
+                    tensors: own,
+                    quantization: table
+                        .map(|table| table.renamed(|name| naming.canonical_name(name))),
+                })
             });
             tensors = text_model(tensors);
             quantization = quantization.map(|table| table.renamed(text_model_name));
@@ -243,6 +358,7 @@ impl Checkpoint {
             tensors,
             quantization,
             metadata: None,
+            processor: None,
         })
     }
 
@@ -365,9 +481,9 @@ fn text_model(tensors: Vec<RawTensor>) -> Vec<RawTensor> {
 
 /// The tensors of the vision part. A convolution's weights become rows of values, whatever its
 /// dimensions.
-fn vision_part(tensors: &[RawTensor]) -> Vec<RawTensor> {
+fn vision_part(tensors: &[RawTensor], naming: &VisionNaming) -> Vec<RawTensor> {
     let own = tensors.iter().filter_map(|tensor| {
-        let name = vision_tensor_name(&tensor.name)?;
+        let name = naming.canonical_name(&tensor.name)?;
         let tensor = RawTensor {
             name,
             ..channels_first(tensor)
@@ -412,13 +528,20 @@ fn channels_first(tensor: &RawTensor) -> RawTensor {
 }
 
 /// `None` for tensors of the image or audio parts.
-fn text_model_name(name: &str) -> Option<String> {
+pub(crate) fn text_model_name(name: &str) -> Option<String> {
     if let Some(rest) = name.strip_prefix("model.language_model.") {
         Some(format!("model.{rest}"))
     } else if let Some(rest) = name.strip_prefix("model.text_model.") {
         Some(format!("model.{rest}"))
     } else if let Some(rest) = name.strip_prefix("language_model.") {
-        Some(rest.to_owned())
+        // mlx-vlm has no module between for some families.
+        const WITHIN: [&str; 3] = ["embed_tokens.", "layers.", "norm."];
+        let bare = WITHIN.iter().any(|module| rest.starts_with(module));
+        Some(if bare {
+            format!("model.{rest}")
+        } else {
+            rest.to_owned()
+        })
     } else {
         name.starts_with("lm_head").then(|| name.to_owned())
     }

@@ -59,6 +59,27 @@ pub enum WeightsError {
         found: String,
         expected: String,
     },
+    #[error("the adapter {path} cannot be used: {fault}", path = path.display())]
+    Adapter {
+        path: PathBuf,
+        fault: crate::AdapterFault,
+    },
+    #[error("`{tensor}` is {dtype} of shape {shape:?}, but must have {expected}")]
+    MmprojTensor {
+        tensor: String,
+        dtype: Dtype,
+        shape: Vec<usize>,
+        expected: &'static str,
+    },
+    #[error(
+        "{path} cannot be the vision tower of {model}: {source}",
+        path = path.display(), model = model.display()
+    )]
+    Mmproj {
+        path: PathBuf,
+        model: PathBuf,
+        source: Box<WeightsError>,
+    },
     #[error("the checkpoint does not fit its config: {0}")]
     Binding(crate::Mismatch),
 }

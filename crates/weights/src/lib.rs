@@ -12,6 +12,7 @@
 //! weights for a device belongs to the backends, finding and downloading files
 //! to `store`.
 
+mod adapter;
 mod bind;
 mod blob;
 #[cfg(unix)]
@@ -24,11 +25,17 @@ mod error;
 pub mod gguf;
 mod mapped_file;
 mod matrix;
+mod mmproj;
+mod mmproj_files;
 mod quantization;
 pub mod safetensors;
 mod side_file;
 mod tensor;
 
+pub use adapter::{
+    AdapterBase, AdapterFault, AdapterInfo, AdapterMismatch, AdapterParts, AdapterWeights, Factor,
+    LowRank, is_adapter,
+};
 pub use bind::{Mismatch, Weights, bind, fit};
 pub use blob::Blob;
 pub use checkpoint::{Checkpoint, Format};
@@ -37,6 +44,7 @@ pub use dtype::Dtype;
 pub use error::{DecodeFault, GgufFault, IndexFault, SafetensorsFault, WeightsError};
 pub use mapped_file::{FileChange, FileWatch};
 pub use matrix::{EncodedRow, Matrix, Storage};
+pub use mmproj_files::{MmprojChoice, MmprojMatch, is_mmproj_name, match_mmproj};
 pub use quantization::MlxQuantization;
 pub use side_file::{MAX_CONFIG_BYTES, MAX_VOCABULARY_BYTES, read_side_file, require_regular_file};
 pub use tensor::{RawTensor, TensorInfo};

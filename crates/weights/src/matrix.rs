@@ -74,6 +74,51 @@ impl Matrix {
         self.copied
     }
 
+    /// Bytes of a [copy](Self::copied).
+    pub fn copied_bytes(&self) -> usize {
+        self.rows * self.cols * self.copied_dtype().block_bytes()
+    }
+
+    /// Values of plain types stay as they are.
+    fn copied_dtype(&self) -> Dtype {
+        match &self.storage {
+            Storage::Plain(tensor) if tensor.dtype.block_len() == 1 => tensor.dtype,
+            _ => Dtype::F32,
+        }
+    }
+
+    /// The matrix in memory, without its file.
+    pub fn copied(&self) -> Result<Self, WeightsError> {
+        let dtype = self.copied_dtype();
+        let mut bytes = Vec::with_capacity(self.copied_bytes());
+        let mut values = vec![0.0; self.cols];
+        for row in 0..self.rows {
+            match self.encoded_row(row) {
+                Some(EncodedRow::Plain {
+                    dtype: own,
+                    bytes: row,
+                }) if own == dtype => {
+                    bytes.extend_from_slice(row);
+                }
+                _ => {
+                    self.decode_row(row, &mut values)?;
+                    bytes.extend(values.iter().flat_map(|value| value.to_le_bytes()));
+                }
+            }
+        }
+        let shape = vec![self.rows, self.cols];
+        let tensor = RawTensor::new("copy", dtype, shape, Blob::from_vec(bytes))?;
+        let in_order = RowMap {
+            first: 0,
+            block: self.rows.max(1),
+            stride: self.rows,
+        };
+        Ok(Self {
+            copied: true,
+            ..Self::new(self.rows, self.cols, Storage::Plain(tensor), in_order)
+        })
+    }
+
     /// Columns of this matrix as the rows of another, copied: its row `r` is column
     /// `map.file_row(r)`, which the caller has checked.
     pub(crate) fn columns(&self, count: usize, map: RowMap) -> Result<Self, WeightsError> {

@@ -8,6 +8,7 @@
 
 mod attention;
 mod kv_codes;
+mod low_rank;
 mod plain;
 mod pointwise;
 mod recurrent;

@@ -5,10 +5,12 @@ use std::ops::Range;
 use loquat_cpu_kernels::{Kernels, KvElement, PAGE};
 use loquat_spec::{KvSource, QkNorm, QkSpan, RopePairs};
 
-use super::{Forward, PlannedRow, PlannedToken, Scratch, add, scale};
+use super::{Forward, NormWeights, PlannedRow, PlannedToken, Scratch, add, compute, scale};
+use crate::adapted::multiply_adapted;
+use crate::adapter::Applied;
 use crate::buffers::{Buffer, fit};
-use crate::linear::{Product, Products, for_parts, for_tokens, multiply};
-use crate::model::{AttentionWeights, Branch, Model, Norm};
+use crate::linear::{Product, Products, for_parts, for_tokens};
+use crate::model::{AttentionWeights, Branch, Model, Vector};
 use crate::page::LayerLayout;
 use crate::shared::SharedMut;
 
@@ -37,7 +39,8 @@ impl<T: KvElement> Forward<'_, T> {
                 products.push(Product::new(linear, &scratch.input, buffer));
             }
         }
-        multiply(self.kernels, self.pool, products);
+        let runs = &self.plan.adapters.runs;
+        multiply_adapted(compute!(self, scratch), runs, products);
         let kv_layer = match spec.kv {
             KvSource::Layer(source) => source,
             KvSource::Own | KvSource::KeyIsValue => layer,
@@ -46,7 +49,7 @@ impl<T: KvElement> Forward<'_, T> {
         self.attend(kv_layer, weights);
         self.unrotate_output(kv_layer, weights);
         if weights.gate.is_some() {
-            self.gate_output(spec.mixed_len(), weights.gate_bias.as_deref());
+            self.gate_output(spec.mixed_len(), weights.gate_bias.as_ref());
         }
     }
 
@@ -84,12 +87,13 @@ impl<T: KvElement> Forward<'_, T> {
                     angles.rotate(kernels, token, head);
                 }
             };
-            weights.prepare_query(kernels, query, planned.position, rotate);
+            let applied = plan.applied(token);
+            weights.prepare_query((kernels, applied), query, planned.position, rotate);
             if rotated {
                 rotate_codes(kernels, query, spec.head_dim);
             }
             if weights.key.is_some() {
-                weights.prepare_key(kernels, key, value, rotate);
+                weights.prepare_key((kernels, applied), key, value, rotate);
                 if rotated {
                     rotate_codes(kernels, key, spec.head_dim);
                     rotate_codes(kernels, value, spec.value_dim);
@@ -154,8 +158,8 @@ impl<T: KvElement> Forward<'_, T> {
         });
     }
 
-    fn gate_output(&mut self, len: usize, bias: Option<&[f32]>) {
-        let kernels = self.kernels;
+    fn gate_output(&mut self, len: usize, bias: Option<&Vector>) {
+        let (kernels, plan) = (self.kernels, self.plan);
         let gate = SharedMut::new(&mut self.scratch.gate);
         let mixed = SharedMut::new(&mut self.scratch.inner.values);
         for_parts(
@@ -169,6 +173,7 @@ impl<T: KvElement> Forward<'_, T> {
                 unsafe {
                     let gate = gate.slice(at, part.len());
                     let mixed = mixed.slice(at, part.len());
+                    let bias = bias.map(|bias| bias.adapted(plan.applied(token)));
                     add(gate, bias.map(|bias| &bias[part]));
                     (kernels.sigmoid_gate)(mixed, gate);
                 }
@@ -203,14 +208,18 @@ fn lay_out_pages<T>(rows: &[PlannedRow], tokens: &[PlannedToken<T>], runs: &mut 
 impl AttentionWeights {
     fn prepare_query(
         &self,
-        kernels: &Kernels,
+        (kernels, applied): (&Kernels, &[Applied]),
         query: &mut [f32],
         position: usize,
         rotate: impl Fn(&mut [f32]),
     ) {
         let spec = &self.spec;
-        add(query, self.query_bias.as_deref());
-        let norm = spec.qk_norm.as_ref().zip(self.query_norm.as_ref());
+        add(
+            query,
+            self.query_bias.as_ref().map(|bias| bias.adapted(applied)),
+        );
+        let norm = self.query_norm.as_ref().map(|norm| norm.adapted(applied));
+        let norm = spec.qk_norm.as_ref().zip(norm);
         prepare_heads(kernels, query, spec.head_dim, norm, rotate);
         if let Some(temperature) = &spec.temperature {
             scale(query, temperature.factor(position));
@@ -219,19 +228,26 @@ impl AttentionWeights {
 
     fn prepare_key(
         &self,
-        kernels: &Kernels,
+        (kernels, applied): (&Kernels, &[Applied]),
         key: &mut [f32],
         value: &mut [f32],
         rotate: impl Fn(&mut [f32]),
     ) {
         let spec = &self.spec;
-        add(key, self.key_bias.as_deref());
+        add(
+            key,
+            self.key_bias.as_ref().map(|bias| bias.adapted(applied)),
+        );
         if spec.kv == KvSource::KeyIsValue {
             value.copy_from_slice(key);
         } else {
-            add(value, self.value_bias.as_deref());
+            add(
+                value,
+                self.value_bias.as_ref().map(|bias| bias.adapted(applied)),
+            );
         }
-        let norm = spec.qk_norm.as_ref().zip(self.key_norm.as_ref());
+        let norm = self.key_norm.as_ref().map(|norm| norm.adapted(applied));
+        let norm = spec.qk_norm.as_ref().zip(norm);
         prepare_heads(kernels, key, spec.head_dim, norm, rotate);
         if let Some(norm) = &self.value_norm {
             for head in value.chunks_exact_mut(spec.value_dim) {
@@ -286,7 +302,7 @@ fn prepare_heads(
     kernels: &Kernels,
     heads: &mut [f32],
     head_dim: usize,
-    norm: Option<(&QkNorm, &Norm)>,
+    norm: Option<(&QkNorm, NormWeights)>,
     rotate: impl Fn(&mut [f32]),
 ) {
     let (before, after) = match norm {
@@ -302,7 +318,7 @@ fn apply_norm(
     kernels: &Kernels,
     heads: &mut [f32],
     head_dim: usize,
-    norm: Option<(&QkNorm, &Norm)>,
+    norm: Option<(&QkNorm, NormWeights)>,
 ) {
     let Some((qk, norm)) = norm else {
         return;

@@ -6,9 +6,10 @@ use std::ops::Range;
 use loquat_cpu_kernels::{Kernels, KvElement};
 use loquat_spec::{ExpertGroups, GroupScore, Scores};
 
-use super::{Forward, add, add_scaled, for_rows, scale};
+use super::{Forward, add, add_scaled, compute, for_rows, scale};
+use crate::adapted::{extend_runs, multiply_adapted};
 use crate::buffers::{Buffer, fit};
-use crate::linear::{Activations, Linear, Product, Products, for_parts, for_tokens, multiply};
+use crate::linear::{Activations, Linear, Product, Products, for_parts, for_tokens};
 use crate::model::{Branch, ExpertsWeights, SharedWeights};
 use crate::shared::SharedMut;
 
@@ -96,7 +97,7 @@ impl<T: KvElement> Forward<'_, T> {
 
     /// Fills the routes.
     fn route(&mut self, weights: &ExpertsWeights) {
-        let (kernels, tokens) = (self.kernels, self.tokens());
+        let tokens = self.tokens();
         let count = weights.spec.count;
         self.prepare_router_input(weights);
         let scratch = &mut *self.scratch;
@@ -106,9 +107,9 @@ impl<T: KvElement> Forward<'_, T> {
         };
         fit(&mut scratch.experts.logits, tokens * count);
         let out = &mut scratch.experts.logits;
-        multiply(
-            kernels,
-            self.pool,
+        multiply_adapted(
+            compute!(self, scratch),
+            &self.plan.adapters.runs,
             [Product::new(&weights.router, input, out)],
         );
         let Scratch { logits, chosen, .. } = &mut scratch.experts;
@@ -172,8 +173,14 @@ impl<T: KvElement> Forward<'_, T> {
         let expert = &weights.spec.expert;
         let size = expert.size;
         let up_len = if expert.gated { size } else { 0 };
-        let experts = &mut self.scratch.experts;
+        let plan = self.plan;
+        let scratch = &mut *self.scratch;
+        let experts = &mut scratch.experts;
         let routes = &experts.routes;
+        scratch.runs.clear();
+        for (row, route) in routes.iter().enumerate() {
+            extend_runs(&mut scratch.runs, row, plan.tokens[route.token].group);
+        }
         experts.gate.resize(routes.len(), size);
         fit(&mut experts.up, routes.len() * up_len);
         let (input, gate) = (&experts.input, &mut experts.gate.values);
@@ -185,7 +192,7 @@ impl<T: KvElement> Forward<'_, T> {
         if expert.gated {
             products.extend(per_expert(routes, &weights.ups, input, &mut experts.up));
         }
-        multiply(kernels, self.pool, products);
+        multiply_adapted(compute!(self, scratch), &scratch.runs, products);
         let gate = SharedMut::new(&mut experts.gate.values);
         let up = SharedMut::new(&mut experts.up);
         for_parts(self.pool, (routes.len(), size), 4, &|route, part| {
@@ -202,7 +209,7 @@ impl<T: KvElement> Forward<'_, T> {
         experts.gate.prepare(kernels, self.pool, &weights.downs);
         fit(&mut experts.down, routes.len() * hidden);
         let products = per_expert(routes, &weights.downs, &experts.gate, &mut experts.down);
-        multiply(kernels, self.pool, products);
+        multiply_adapted(compute!(self, scratch), &scratch.runs, products);
     }
 
     /// Writes the shared expert's outputs to `experts.shared`.
@@ -221,7 +228,8 @@ impl<T: KvElement> Forward<'_, T> {
             let gate = &mut scratch.experts.shared_gate;
             products.push(Product::new(router, &scratch.input, gate));
         }
-        multiply(kernels, self.pool, products);
+        let runs = &self.plan.adapters.runs;
+        multiply_adapted(compute!(self, scratch), runs, products);
         if shared.router.is_some() {
             let Scratch {
                 shared,

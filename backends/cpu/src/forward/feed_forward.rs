@@ -5,10 +5,12 @@ use std::ops::Range;
 use loquat_cpu_kernels::{Kernels, KvElement};
 use loquat_spec::Activation;
 
-use super::{Forward, add, for_rows, scale};
+use super::{Forward, add, compute, for_rows, scale};
+use crate::adapted::multiply_adapted;
+use crate::adapter::Applied;
 use crate::buffers::fit;
-use crate::linear::{Linear, Product, for_parts, multiply};
-use crate::model::{Branch, DenseWeights};
+use crate::linear::{Linear, Product, for_parts};
+use crate::model::{Branch, DenseWeights, Vector};
 use crate::shared::SharedMut;
 
 impl<T: KvElement> Forward<'_, T> {
@@ -24,12 +26,14 @@ impl<T: KvElement> Forward<'_, T> {
         let scratch = &mut *self.scratch;
         scratch.inner.resize(tokens, weights.size);
         let (input, inner) = (&scratch.input, &mut scratch.inner.values);
+        let plan = self.plan;
+        let runs = &plan.adapters.runs;
         let up = match &weights.gate {
             Some(gate) => {
                 fit(&mut scratch.gate, tokens * weights.size);
-                multiply(
-                    self.kernels,
-                    self.pool,
+                multiply_adapted(
+                    compute!(self, scratch),
+                    runs,
                     [
                         Product::new(gate, input, inner),
                         Product::new(&weights.up, input, &mut scratch.gate),
@@ -38,9 +42,9 @@ impl<T: KvElement> Forward<'_, T> {
                 &mut scratch.gate[..]
             }
             None => {
-                multiply(
-                    self.kernels,
-                    self.pool,
+                multiply_adapted(
+                    compute!(self, scratch),
+                    runs,
                     [Product::new(&weights.up, input, inner)],
                 );
                 &mut []
@@ -59,7 +63,7 @@ impl<T: KvElement> Forward<'_, T> {
                     up.slice(token * up_len + up_part.start, up_part.len()),
                 )
             };
-            weights.activate(kernels, part, inner, up);
+            weights.activate((kernels, plan.applied(token)), part, inner, up);
         });
     }
 
@@ -78,9 +82,9 @@ impl<T: KvElement> Forward<'_, T> {
         let scratch = &mut *self.scratch;
         scratch.inner.resize(tokens, dim);
         let inner = &mut scratch.inner.values;
-        multiply(
-            kernels,
-            self.pool,
+        multiply_adapted(
+            compute!(self, scratch),
+            &self.plan.adapters.runs,
             [Product::new(gate, &scratch.input, inner)],
         );
         let (inner, per_layer) = (&mut scratch.inner.values, &scratch.per_layer);
@@ -99,9 +103,16 @@ impl DenseWeights {
 
     /// Applies the activation of one token to a part of its gate and up, or of the only input if
     /// there is no gate.
-    fn activate(&self, kernels: &Kernels, part: Range<usize>, gate: &mut [f32], up: &mut [f32]) {
-        let bias = |values: &mut [f32], bias: &Option<Vec<f32>>| {
-            add(values, bias.as_ref().map(|bias| &bias[part.clone()]));
+    fn activate(
+        &self,
+        (kernels, applied): (&Kernels, &[Applied]),
+        part: Range<usize>,
+        gate: &mut [f32],
+        up: &mut [f32],
+    ) {
+        let bias = |values: &mut [f32], bias: &Option<Vector>| {
+            let bias = bias.as_ref().map(|bias| bias.adapted(applied));
+            add(values, bias.map(|bias| &bias[part.clone()]));
         };
         match &self.gate {
             Some(_) => {

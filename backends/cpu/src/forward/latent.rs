@@ -3,9 +3,10 @@
 use loquat_cpu_kernels::{AttendArgs, AttendQuery, KvElement, PAGE};
 
 use super::attention::AllAngles;
-use super::{Forward, add, for_rows};
+use super::{Forward, add, compute, for_rows};
+use crate::adapted::{Run, StepAdapters, multiply_adapted};
 use crate::buffers::fit;
-use crate::linear::{Activations, Linear, Product, Products, for_tokens, multiply};
+use crate::linear::{Activations, Linear, Product, Products, for_tokens};
 use crate::model::{Branch, LatentWeights, QueryDown};
 use crate::shared::SharedMut;
 
@@ -33,9 +34,9 @@ impl<T: KvElement> Forward<'_, T> {
                 Product::new(&weights.query, &scratch.input, query)
             }
         };
-        multiply(
-            self.kernels,
-            self.pool,
+        multiply_adapted(
+            compute!(self, scratch),
+            &self.plan.adapters.runs,
             [
                 Product::new(&weights.latent, &scratch.input, &mut scratch.key),
                 Product::new(&weights.rope_key, &scratch.input, &mut scratch.value),
@@ -66,9 +67,9 @@ impl<T: KvElement> Forward<'_, T> {
         scratch.narrow.prepare(kernels, self.pool, [up]);
         fit(&mut scratch.query, tokens * up.rows());
         let query = &mut scratch.query;
-        multiply(
-            kernels,
-            self.pool,
+        multiply_adapted(
+            compute!(self, scratch),
+            &self.plan.adapters.runs,
             [Product::new(up, &scratch.narrow, query)],
         );
     }
@@ -132,7 +133,8 @@ impl<T: KvElement> Forward<'_, T> {
             tokens,
             &mut scratch.gate,
         );
-        multiply(kernels, self.pool, products);
+        head_runs(&self.plan.adapters, spec.heads, tokens, &mut scratch.runs);
+        multiply_adapted(compute!(self, scratch), &scratch.runs, products);
         let angles = AllAngles::new(self.model, &scratch.angles, weights.rope);
         let cached = spec.cached_len();
         fit(&mut scratch.key, spec.heads * tokens * cached);
@@ -198,7 +200,8 @@ impl<T: KvElement> Forward<'_, T> {
         scratch.inner.prepare(kernels, self.pool, readers);
         fit(&mut scratch.gate, spec.heads * tokens * value_dim);
         let products = per_head(&weights.value_up, &scratch.inner, tokens, &mut scratch.gate);
-        multiply(kernels, self.pool, products);
+        head_runs(&self.plan.adapters, spec.heads, tokens, &mut scratch.runs);
+        multiply_adapted(compute!(self, scratch), &scratch.runs, products);
         scratch.inner.resize(tokens, spec.mixed_len());
         let values = &scratch.gate;
         let buffer = (&mut *scratch.inner.values, value_dim);
@@ -207,6 +210,17 @@ impl<T: KvElement> Forward<'_, T> {
             let from = (head * tokens + token) * value_dim;
             out.copy_from_slice(&values[from..from + value_dim]);
         });
+    }
+}
+
+/// The adapted tokens among the rows `[head][token]`.
+fn head_runs(adapters: &StepAdapters, heads: usize, tokens: usize, out: &mut Vec<Run>) {
+    out.clear();
+    for head in 0..heads {
+        out.extend(adapters.runs.iter().map(|run| Run {
+            rows: head * tokens + run.rows.start..head * tokens + run.rows.end,
+            group: run.group,
+        }));
     }
 }
 

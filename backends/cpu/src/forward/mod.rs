@@ -17,9 +17,11 @@ use std::sync::Arc;
 use loquat_cpu_kernels::{Kernels, KvElement, PagePtr};
 use loquat_spec::NormKind;
 
+use crate::adapted::{self, StepAdapters, extend_runs, multiply_adapted};
+use crate::adapter::Applied;
 use crate::buffers::{Buffer, fit};
 use crate::kv::MediaFeatures;
-use crate::linear::{Activations, Linear, Product, for_parts, for_tokens, multiply};
+use crate::linear::{Activations, Linear, Product, for_parts, for_tokens};
 use crate::model::{Block, Branch, Inner, LowRank, Model, Norm, Output};
 use crate::page::PageLayout;
 use crate::pool::Pool;
@@ -34,6 +36,7 @@ pub struct Plan<T> {
     pub pages: Vec<PagePtr<T>>,
     /// Features of the media in the rows.
     pub media: Vec<Arc<MediaFeatures>>,
+    pub adapters: StepAdapters,
 }
 
 /// A sequence's tokens in [`Plan::tokens`], and its recurrent state.
@@ -72,6 +75,8 @@ pub struct PlannedToken<T> {
     pub page: PagePtr<T>,
     /// The sequence's run in [`Plan::pages`].
     pub pages: (usize, usize),
+    /// Of its adapters.
+    pub group: Option<usize>,
 }
 
 impl<T> Default for Plan<T> {
@@ -81,6 +86,7 @@ impl<T> Default for Plan<T> {
             tokens: Vec::new(),
             pages: Vec::new(),
             media: Vec::new(),
+            adapters: StepAdapters::default(),
         }
     }
 }
@@ -91,6 +97,12 @@ impl<T> Plan<T> {
         self.tokens.clear();
         self.pages.clear();
         self.media.clear();
+        self.adapters.clear();
+    }
+
+    /// The adapters of a token.
+    fn applied(&self, token: usize) -> &[Applied] {
+        self.adapters.for_group(self.tokens[token].group)
     }
 
     /// A level of a token's features, if it has that level.
@@ -129,7 +141,23 @@ pub struct Scratch {
     /// Per rope: cosines and sines, `[token][pair]`.
     angles: Vec<(Buffer<f32>, Buffer<f32>)>,
     experts: experts::Scratch,
+    adapted: adapted::Scratch,
+    /// Runs of rows that are not the step's tokens.
+    runs: Vec<adapted::Run>,
 }
+
+/// What computes products, apart from the buffers they read and write.
+macro_rules! compute {
+    ($forward:expr, $scratch:expr) => {
+        $crate::adapted::Compute {
+            kernels: $forward.kernels,
+            pool: &mut *$forward.pool,
+            scratch: &mut $scratch.adapted,
+            adapters: &$forward.plan.adapters,
+        }
+    };
+}
+use compute;
 
 /// The context of a step.
 pub struct Forward<'a, T> {
@@ -181,14 +209,22 @@ impl<T: KvElement> Forward<'_, T> {
     pub fn logits(&mut self, tokens: &[usize], out: &mut [f32]) {
         let model = self.model;
         let kernels = self.kernels;
-        let Scratch { x, input, .. } = &mut *self.scratch;
+        let plan = self.plan;
+        let scratch = &mut *self.scratch;
+        let input = &mut scratch.input;
         input.resize(tokens.len(), model.hidden_size);
-        model.read_out((kernels, self.pool), x, tokens, &mut input.values);
+        let compute = (kernels, &mut *self.pool);
+        model.read_out(compute, plan, &scratch.x, tokens, &mut input.values);
         input.prepare(self.kernels, self.pool, [&model.head]);
-        multiply(
-            self.kernels,
-            self.pool,
-            [Product::new(&model.head, input, out)],
+        let runs = &mut scratch.runs;
+        runs.clear();
+        for (row, token) in tokens.iter().enumerate() {
+            extend_runs(runs, row, plan.tokens[*token].group);
+        }
+        multiply_adapted(
+            compute!(self, scratch),
+            &scratch.runs,
+            [Product::new(&model.head, &scratch.input, out)],
         );
         if model.head_bias.is_none() && model.head_scale == 1.0 && model.softcap.is_none() {
             return;
@@ -198,7 +234,9 @@ impl<T: KvElement> Forward<'_, T> {
         for_parts(self.pool, (tokens.len(), vocab), 4, &|token, part| {
             // SAFETY: each task writes its own part of a token's logits.
             let logits = unsafe { out.slice(token * vocab + part.start, part.len()) };
-            add(logits, model.head_bias.as_ref().map(|bias| &bias[part]));
+            let applied = plan.applied(tokens[token]);
+            let bias = model.head_bias.as_ref().map(|bias| bias.adapted(applied));
+            add(logits, bias.map(|bias| &bias[part]));
             scale(logits, model.head_scale);
             if let Some(cap) = model.softcap {
                 // SAFETY: the table was chosen for this machine.
@@ -209,8 +247,9 @@ impl<T: KvElement> Forward<'_, T> {
 
     /// The head's input for these tokens, `[token][hidden]`.
     pub fn hidden(&mut self, tokens: &[usize], out: &mut [f32]) {
+        let compute = (self.kernels, &mut *self.pool);
         self.model
-            .read_out((self.kernels, self.pool), &self.scratch.x, tokens, out);
+            .read_out(compute, self.plan, &self.scratch.x, tokens, out);
     }
 
     fn tokens(&self) -> usize {
@@ -236,7 +275,7 @@ impl<T: KvElement> Forward<'_, T> {
             let planned = &plan.tokens[token];
             match planned.feature {
                 None => {
-                    model.embed(planned.id as usize, row);
+                    model.embed(planned.id as usize, plan.applied(token), row);
                     scale(row, model.embedding_scale);
                 }
                 Some(feature) => match plan.feature(feature, 0) {
@@ -272,9 +311,9 @@ impl<T: KvElement> Forward<'_, T> {
         scratch.input.prepare(kernels, self.pool, [projection]);
         fit(&mut scratch.per_layer, tokens * all);
         let out = &mut scratch.per_layer;
-        multiply(
-            kernels,
-            self.pool,
+        multiply_adapted(
+            compute!(self, scratch),
+            &plan.adapters.runs,
             [Product::new(projection, &scratch.input, out)],
         );
         let out = SharedMut::new(&mut scratch.per_layer);
@@ -374,9 +413,9 @@ impl<T: KvElement> Forward<'_, T> {
         let len = tokens * self.model.hidden_size;
         fit(&mut scratch.branch, len);
         let out = &mut scratch.branch;
-        multiply(
-            self.kernels,
-            self.pool,
+        multiply_adapted(
+            compute!(self, scratch),
+            &self.plan.adapters.runs,
             [Product::new(linear, &scratch.inner, out)],
         );
     }
@@ -384,7 +423,7 @@ impl<T: KvElement> Forward<'_, T> {
     /// Begins a branch: applies its norm to the stream and prepares the result for `readers`.
     fn begin_branch<'l>(&mut self, branch: &Branch, readers: impl IntoIterator<Item = &'l Linear>) {
         let (kernels, hidden) = (self.kernels, self.model.hidden_size);
-        let tokens = self.tokens();
+        let (tokens, plan) = (self.tokens(), self.plan);
         self.scratch.input.resize(tokens, hidden);
         let x = &self.scratch.x;
         let out = SharedMut::new(&mut self.scratch.input.values);
@@ -393,7 +432,7 @@ impl<T: KvElement> Forward<'_, T> {
             let out = unsafe { out.slice(token * hidden, hidden) };
             out.copy_from_slice(&x[token * hidden..(token + 1) * hidden]);
             if let Some(norm) = &branch.pre_norm {
-                norm.apply(kernels, out);
+                norm.adapted(plan.applied(token)).apply(kernels, out);
             }
             scale(out, branch.input_scale);
         });
@@ -405,8 +444,9 @@ impl<T: KvElement> Forward<'_, T> {
         let (kernels, hidden) = (self.kernels, self.model.hidden_size);
         let tokens = self.tokens();
         let buffers = [&mut self.scratch.x, &mut self.scratch.branch];
-        for_row_pairs(self.pool, (tokens, hidden), buffers, &|x, output| {
-            finish(branch, kernels, output);
+        let plan = self.plan;
+        for_row_pairs(self.pool, (tokens, hidden), buffers, &|token, x, output| {
+            finish(branch, kernels, plan.applied(token), output);
             add_scaled(x, output, residual_scale);
         });
     }
@@ -417,23 +457,30 @@ impl<T: KvElement> Forward<'_, T> {
         let tokens = self.tokens();
         fit(&mut self.scratch.sum, tokens * hidden);
         let buffers = [&mut self.scratch.sum, &mut self.scratch.branch];
-        for_row_pairs(self.pool, (tokens, hidden), buffers, &|sum, output| {
-            finish(branch, kernels, output);
-            if first {
-                sum.copy_from_slice(output);
-            } else {
-                add(sum, Some(output));
-            }
-        });
+        let plan = self.plan;
+        for_row_pairs(
+            self.pool,
+            (tokens, hidden),
+            buffers,
+            &|token, sum, output| {
+                finish(branch, kernels, plan.applied(token), output);
+                if first {
+                    sum.copy_from_slice(output);
+                } else {
+                    add(sum, Some(output));
+                }
+            },
+        );
     }
 
     fn add_sum(&mut self, block: &Block) {
         let (kernels, hidden) = (self.kernels, self.model.hidden_size);
         let tokens = self.tokens();
         let buffers = [&mut self.scratch.x, &mut self.scratch.sum];
-        for_row_pairs(self.pool, (tokens, hidden), buffers, &|x, sum| {
+        let plan = self.plan;
+        for_row_pairs(self.pool, (tokens, hidden), buffers, &|token, x, sum| {
             if let Some(norm) = &block.post_norm {
-                norm.apply(kernels, sum);
+                norm.adapted(plan.applied(token)).apply(kernels, sum);
             }
             add_scaled(x, sum, block.residual_scale);
         });
@@ -449,9 +496,9 @@ impl<T: KvElement> Forward<'_, T> {
             Some(down) => {
                 scratch.narrow.resize(tokens, down.rows());
                 let narrow = &mut scratch.narrow.values;
-                multiply(
-                    self.kernels,
-                    self.pool,
+                multiply_adapted(
+                    compute!(self, scratch),
+                    &self.plan.adapters.runs,
                     [Product::new(down, &scratch.input, narrow)],
                 );
                 scratch
@@ -460,9 +507,9 @@ impl<T: KvElement> Forward<'_, T> {
                 &scratch.narrow
             }
         };
-        multiply(
-            self.kernels,
-            self.pool,
+        multiply_adapted(
+            compute!(self, scratch),
+            &self.plan.adapters.runs,
             [Product::new(&weights.up, input, out)],
         );
     }
@@ -470,9 +517,10 @@ impl<T: KvElement> Forward<'_, T> {
 
 impl Model {
     /// These tokens of the residual stream `x` after the final norm.
-    fn read_out(
+    fn read_out<T: KvElement>(
         &self,
         (kernels, pool): (&Kernels, &mut Pool),
+        plan: &Plan<T>,
         x: &[f32],
         tokens: &[usize],
         out: &mut [f32],
@@ -481,7 +529,8 @@ impl Model {
         for_rows(pool, 2 * hidden, (out, hidden), &|row, out| {
             let token = tokens[row];
             out.copy_from_slice(&x[token * hidden..(token + 1) * hidden]);
-            self.final_norm.apply(kernels, out);
+            let norm = self.final_norm.adapted(plan.applied(token));
+            norm.apply(kernels, out);
         });
     }
 }
@@ -502,12 +551,15 @@ fn for_rows(
     });
 }
 
-/// Calls `merge` with each token's row of the two buffers, in parallel.
+/// Merges a token's row of one buffer with its row of another.
+type MergeRows<'a> = dyn Fn(usize, &mut [f32], &mut [f32]) + Sync + 'a;
+
+/// Calls `merge` with each token and its row of the two buffers, in parallel.
 fn for_row_pairs(
     pool: &mut Pool,
     (tokens, width): (usize, usize),
     [into, from]: [&mut Buffer<f32>; 2],
-    merge: &(dyn Fn(&mut [f32], &mut [f32]) + Sync),
+    merge: &MergeRows<'_>,
 ) {
     let (into, from) = (SharedMut::new(into), SharedMut::new(from));
     for_tokens(pool, tokens, width, &|token| {
@@ -518,22 +570,54 @@ fn for_row_pairs(
                 from.slice(token * width, width),
             )
         };
-        merge(rows.0, rows.1);
+        merge(token, rows.0, rows.1);
     });
 }
 
 /// Applies bias, scale and norm to a branch's output.
-fn finish(branch: &Branch, kernels: &Kernels, output: &mut [f32]) {
+fn finish(branch: &Branch, kernels: &Kernels, applied: &[Applied], output: &mut [f32]) {
     if let Some(Output { bias, .. }) = &branch.inner.output {
-        add(output, bias.as_deref());
+        add(output, bias.as_ref().map(|bias| bias.adapted(applied)));
     }
     scale(output, branch.output_scale);
     if let Some(norm) = &branch.post_norm {
-        norm.apply(kernels, output);
+        norm.adapted(applied).apply(kernels, output);
     }
 }
 
+/// A norm with the weights of one token.
+#[derive(Clone, Copy)]
+pub struct NormWeights<'a> {
+    norm: &'a Norm,
+    weight: &'a [f32],
+    bias: &'a [f32],
+}
+
 impl Norm {
+    /// The norm for a token with these adapters.
+    pub fn adapted<'a>(&'a self, applied: &'a [Applied]) -> NormWeights<'a> {
+        let replaced = |slot: Option<usize>| {
+            let mut applied = applied.iter();
+            applied.find_map(|applied| applied.adapter.vector(slot?))
+        };
+        let [weight, bias] = self.slots.map(replaced);
+        NormWeights {
+            norm: self,
+            weight: weight.unwrap_or(&self.weight),
+            bias: bias.unwrap_or(&self.bias),
+        }
+    }
+
+    pub fn apply(&self, kernels: &Kernels, values: &mut [f32]) {
+        self.adapted(&[]).apply(kernels, values);
+    }
+
+    fn apply_part(&self, kernels: &Kernels, values: &mut [f32], at: usize) {
+        self.adapted(&[]).apply_part(kernels, values, at);
+    }
+}
+
+impl NormWeights<'_> {
     pub fn apply(&self, kernels: &Kernels, values: &mut [f32]) {
         self.apply_part(kernels, values, 0);
     }
@@ -547,13 +631,13 @@ impl Norm {
                 at..at + values.len()
             }
         };
-        let weight = &self.weight[part(&self.weight)];
-        let bias = &self.bias[part(&self.bias)];
+        let weight = &self.weight[part(self.weight)];
+        let bias = &self.bias[part(self.bias)];
         // SAFETY: the table was chosen for this machine.
         unsafe {
-            match self.kind {
-                NormKind::Rms => (kernels.rms_norm)(values, weight, self.eps),
-                NormKind::Layer => (kernels.layer_norm)(values, weight, bias, self.eps),
+            match self.norm.kind {
+                NormKind::Rms => (kernels.rms_norm)(values, weight, self.norm.eps),
+                NormKind::Layer => (kernels.layer_norm)(values, weight, bias, self.norm.eps),
             }
         }
     }

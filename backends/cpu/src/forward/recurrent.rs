@@ -7,9 +7,10 @@ use loquat_cpu_kernels::{DeltaStep, KvElement, MambaStep};
 use loquat_spec::{DeltaOutputGate, MambaNorm};
 
 use super::convolution::Convolution;
-use super::{Forward, Plan, PlannedRow, PlannedState, add, for_rows, scale};
+use super::{Forward, Plan, PlannedRow, PlannedState, add, compute, for_rows, scale};
+use crate::adapted::multiply_adapted;
 use crate::buffers::fit;
-use crate::linear::{Linear, Product, Products, for_tokens, multiply};
+use crate::linear::{Linear, Product, Products, for_tokens};
 use crate::model::{Branch, DeltaWeights, MambaWeights, ShortConvWeights};
 use crate::pool::Pool;
 use crate::shared::SharedMut;
@@ -72,7 +73,8 @@ impl<T: KvElement> Forward<'_, T> {
             &scratch.input,
             &mut scratch.beta,
         ));
-        multiply(self.kernels, self.pool, products);
+        let runs = &self.plan.adapters.runs;
+        multiply_adapted(compute!(self, scratch), runs, products);
         let mut decay = std::mem::take(&mut self.scratch.decay);
         self.low_rank(&weights.decay, &mut decay);
         self.scratch.decay = decay;
@@ -304,9 +306,9 @@ impl<T: KvElement> Forward<'_, T> {
         let scratch = &mut *self.scratch;
         fit(&mut scratch.query, tokens * linear.rows());
         let out = &mut scratch.query;
-        multiply(
-            self.kernels,
-            self.pool,
+        multiply_adapted(
+            compute!(self, scratch),
+            &self.plan.adapters.runs,
             [Product::new(linear, &scratch.input, out)],
         );
         if bias.is_some() {

@@ -1,13 +1,16 @@
 //! Attention between patches of a frame, or of a window of it.
 
+use std::cell::RefCell;
 use std::ops::Range;
 
-use loquat_cpu_kernels::{AttendArgs, AttendQuery, KvElement, MAX_QUERIES, PAGE, PagePtr};
-use loquat_session::media::patch_places;
-use loquat_spec::{PatchOrder, PatchSpan};
+use loquat_cpu_kernels::{
+    AttendArgs, AttendQuery, HeadPages, Kernels, KvElement, LANES, MAX_QUERIES, PAGE, PagePtr,
+    piece_len, pieces,
+};
+use loquat_session::tower::TowerBatch;
 
 use super::rope::Angles;
-use super::{Batch, Compute, PlacedView, Tower, TowerLayer, add_branch, apply};
+use super::{Compute, Tower, TowerLayer, add_branch, apply};
 use crate::linear::for_tokens;
 use crate::page::LayerLayout;
 use crate::shared::SharedMut;
@@ -18,7 +21,7 @@ impl Tower {
         compute: &mut Compute<'_>,
         x: &mut [f32],
         layer: &TowerLayer,
-        (index, batch, angles): (usize, &Batch, Option<&Angles>),
+        (index, batch, angles): (usize, &TowerBatch, Option<&Angles>),
     ) {
         let (block, hidden) = (&self.spec.block, self.spec.hidden_size);
         let mut input = x.to_vec();
@@ -49,7 +52,7 @@ impl Tower {
                 }
             });
         }
-        let groups = groups(self.spec.layers[index], self.spec.patch.order, batch);
+        let groups = batch.groups(self.spec.layers[index]);
         let mut mixed = vec![0.0; batch.tokens * width];
         self.attend(compute, [&query, &key, &value], &groups, &mut mixed);
         layer.output.run(compute, (&mixed, width), &mut input);
@@ -69,7 +72,8 @@ impl Tower {
         let block = &self.spec.block;
         let (heads, head_dim) = (block.heads, block.head_dim);
         let width = heads * head_dim;
-        let layout = LayerLayout::for_heads(heads, head_dim);
+        let value_dim = head_dim.next_multiple_of(LANES);
+        let layout = LayerLayout::for_heads(heads, head_dim, value_dim);
         let page_len = layout.page_len();
         let mut first_page = 0;
         let mut placed = Vec::with_capacity(groups.len());
@@ -96,37 +100,105 @@ impl Tower {
             let (token, page, slot) = writes[index];
             let row = token * width..(token + 1) * width;
             // SAFETY: every token has a slot of its own, and reading waits for the pool.
-            unsafe { layout.write_token(page, slot, &key[row.clone()], &value[row]) };
+            unsafe {
+                layout.write_unpadded(page, slot, (&key[row.clone()], &value[row]), head_dim)
+            };
         });
         let units = units(groups, heads);
         let kernels = compute.kernels;
         let out = SharedMut::new(out);
         compute.pool.run(units.len(), &|unit| {
             let (group, head, members) = &units[unit];
-            let args = AttendArgs {
-                scale: block.scale,
-                softcap: None,
-                value_dim: head_dim,
-                pages: layout.head(&pages[placed[*group].clone()], *head),
-                piece: None,
-            };
             let tokens = &groups[*group][members.clone()];
-            let mut queries: [AttendQuery<'_>; MAX_QUERIES] = Default::default();
-            for (slot, token) in queries.iter_mut().zip(tokens) {
+            let seen = 0..groups[*group].len();
+            let pages = layout.head(&pages[placed[*group].clone()], *head);
+            let queries = tokens.iter().map(|token| {
                 let at = (token * heads + head) * head_dim;
-                *slot = AttendQuery {
-                    query: &query[at..at + head_dim],
-                    sink: None,
-                    seen: 0..groups[*group].len(),
+                &query[at..at + head_dim]
+            });
+            let queries: Vec<&[f32]> = queries.collect();
+            let block = QueryBlock {
+                scale: block.scale,
+                value_dim,
+                pages,
+                seen,
+            };
+            ANSWERS.with_borrow_mut(|answers| {
+                block.run(kernels, &queries, answers, &mut |index, mixed| {
+                    let at = (tokens[index] * heads + head) * head_dim;
                     // SAFETY: each pair of token and head belongs to one unit.
-                    out: unsafe { out.slice(at, head_dim) },
-                };
-            }
-            // SAFETY: the table was chosen for this machine.
-            unsafe { f32::attend(kernels)(&args, &mut queries[..tokens.len()]) };
+                    let out = unsafe { out.slice(at, head_dim) };
+                    out.copy_from_slice(&mixed[..head_dim]);
+                });
+            });
         });
     }
 }
+
+thread_local! {
+    /// What each query of a block found in each piece.
+    static ANSWERS: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Queries of one head over the same positions.
+struct QueryBlock<'a> {
+    scale: f32,
+    value_dim: usize,
+    pages: HeadPages<'a, f32>,
+    seen: Range<usize>,
+}
+
+impl QueryBlock<'_> {
+    /// Calls `write` with the index and the result of each query. All queries read a piece of the
+    /// positions before the next, so that its keys and values are read from a near cache; the
+    /// results are those of each query alone.
+    fn run(
+        &self,
+        kernels: &Kernels,
+        queries: &[&[f32]],
+        answers: &mut Vec<f32>,
+        write: &mut dyn FnMut(usize, &[f32]),
+    ) {
+        let pieces = pieces(&self.seen);
+        let answer_len = piece_len(self.value_dim);
+        let per_query = pieces.len() * answer_len;
+        answers.resize(queries.len() * per_query + self.value_dim, 0.0);
+        let (answers, joined) = answers.split_at_mut(queries.len() * per_query);
+        for (index, piece) in pieces.enumerate() {
+            let args = AttendArgs {
+                scale: self.scale,
+                softcap: None,
+                value_dim: self.value_dim,
+                pages: self.pages,
+                piece: Some(piece),
+            };
+            let blocks = answers.chunks_mut(MAX_QUERIES * per_query);
+            for (queries, answers) in queries.chunks(MAX_QUERIES).zip(blocks) {
+                let mut few: [AttendQuery<'_>; MAX_QUERIES] = Default::default();
+                let own = answers.chunks_exact_mut(per_query);
+                for ((slot, query), answers) in few.iter_mut().zip(queries).zip(own) {
+                    *slot = AttendQuery {
+                        query,
+                        sink: None,
+                        seen: self.seen.clone(),
+                        out: &mut answers[index * answer_len..(index + 1) * answer_len],
+                    };
+                }
+                // SAFETY: the table was chosen for this machine.
+                unsafe { f32::attend(kernels)(&args, &mut few[..queries.len()]) };
+            }
+        }
+        for (index, answers) in answers.chunks_exact(per_query).enumerate() {
+            // SAFETY: the table was chosen for this machine.
+            unsafe { (kernels.join_pieces)(answers, None, joined) };
+            write(index, joined);
+        }
+    }
+}
+
+/// Queries that share a reading of each piece from a far cache. Their answers to all pieces of a
+/// large picture stay in a near one.
+const BLOCK_QUERIES: usize = 8 * MAX_QUERIES;
 
 /// A group, a head, and some of the group's members.
 type Unit = (usize, usize, Range<usize>);
@@ -136,52 +208,11 @@ fn units(groups: &[Vec<usize>], heads: usize) -> Vec<Unit> {
     let mut units = Vec::new();
     for (index, group) in groups.iter().enumerate() {
         for head in 0..heads {
-            for first in (0..group.len()).step_by(MAX_QUERIES) {
-                let members = first..(first + MAX_QUERIES).min(group.len());
+            for first in (0..group.len()).step_by(BLOCK_QUERIES) {
+                let members = first..(first + BLOCK_QUERIES).min(group.len());
                 units.push((index, head, members));
             }
         }
     }
     units
-}
-
-/// The tokens that attend to each other.
-fn groups(span: PatchSpan, order: PatchOrder, batch: &Batch) -> Vec<Vec<usize>> {
-    let mut groups = Vec::new();
-    for view in &batch.views {
-        let frame = view.grid.rows * view.grid.cols;
-        for frame_index in 0..view.grid.frames {
-            let first = view.first + frame_index * frame;
-            match span {
-                PatchSpan::Frame => {
-                    let patches = first..first + frame;
-                    groups.push(class_and(view, patches));
-                }
-                PatchSpan::Window(side) => windows(&mut groups, (side, order), view, first),
-            }
-        }
-    }
-    groups
-}
-
-/// In the order of the batch.
-fn class_and(view: &PlacedView, patches: Range<usize>) -> Vec<usize> {
-    let mut tokens: Vec<usize> = patches.chain(view.class).collect();
-    tokens.sort_unstable();
-    tokens
-}
-
-fn windows(
-    groups: &mut Vec<Vec<usize>>,
-    (side, order): (usize, PatchOrder),
-    view: &PlacedView,
-    first: usize,
-) {
-    let across = view.grid.cols.div_ceil(side);
-    let down = view.grid.rows.div_ceil(side);
-    let mut windows = vec![Vec::new(); across * down];
-    for (patch, (row, column)) in patch_places(order, view.grid).enumerate() {
-        windows[row / side * across + column / side].push(first + patch);
-    }
-    groups.extend(windows);
 }

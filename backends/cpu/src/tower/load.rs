@@ -10,7 +10,7 @@ use loquat_weights::{FileWatch, Weights};
 
 use super::project::{GatedStep, LoadedMatrix, LoadedStep};
 use super::{Clamp, Matrix, Tower, TowerLayer};
-use crate::linear::Linear;
+use crate::linear::{Linear, LinearWeights};
 use crate::model::Norm;
 use crate::pack::Packer;
 
@@ -71,7 +71,7 @@ impl Loader<'_, '_> {
     fn linear(&mut self, role: V) -> Result<Linear, OpenError> {
         let matrix = matrix(self.weights, Role::Vision(role))?;
         let linear = Linear::new(matrix, self.precision, self.packer)?;
-        if matches!(linear, Linear::Plain(_)) {
+        if matches!(**linear.weights(), LinearWeights::Plain(_)) {
             self.files.add(matrix);
         }
         Ok(linear)
@@ -112,6 +112,7 @@ impl Loader<'_, '_> {
             eps: spec.eps,
             weight: self.optional(weight).unwrap_or_default(),
             bias: self.optional(bias).unwrap_or_default(),
+            slots: [None; 2],
         })
     }
 
@@ -164,6 +165,7 @@ impl Loader<'_, '_> {
                 eps: block.norm.eps,
                 weight: Vec::new(),
                 bias: Vec::new(),
+                slots: [None; 2],
             })
         };
         Ok(TowerLayer {
@@ -238,6 +240,7 @@ impl Loader<'_, '_> {
                 eps: norm.eps,
                 weight: self.optional(role(StepTensor::Weight)).unwrap_or_default(),
                 bias: self.optional(role(StepTensor::Bias)).unwrap_or_default(),
+                slots: [None; 2],
             }),
             ProjectorStep::Linear { .. } => LoadedStep::Linear(Box::new(LoadedMatrix(Matrix {
                 linear: self.linear(role(StepTensor::Weight))?,

@@ -9,12 +9,11 @@ mod load;
 mod project;
 mod rope;
 
-use std::ops::Range;
-
-use loquat_cpu_kernels::Kernels;
-use loquat_session::media::{patch_places, patches, position_weights};
+use loquat_cpu_kernels::{Kernels, LANES};
+use loquat_session::media::patches;
+use loquat_session::tower::{BATCH_PATCHES, TowerBatch, batches};
 use loquat_session::{Media, Picture, View};
-use loquat_spec::{ClassToken, Grid, PatchPositions, VisionSpec};
+use loquat_spec::VisionSpec;
 
 use crate::linear::{Activations, Linear, Product, for_tokens, multiply};
 use crate::model::Norm;
@@ -22,8 +21,6 @@ use crate::pool::Pool;
 use crate::shared::SharedMut;
 use project::LoadedStep;
 
-/// Patches of a batch of views, unless one view has more.
-const BATCH_PATCHES: usize = 4096;
 /// Rows that a matrix reads at a time: bounds their rounded copies.
 const BLOCK_ROWS: usize = 1024;
 
@@ -83,29 +80,6 @@ pub struct Compute<'a> {
     pub pool: &'a mut Pool,
 }
 
-/// Views that are computed together.
-struct Batch {
-    views: Vec<PlacedView>,
-    /// Class tokens included.
-    tokens: usize,
-}
-
-/// A view's tokens in a batch.
-#[derive(Clone, Copy)]
-struct PlacedView {
-    grid: Grid,
-    /// Of its patches.
-    first: usize,
-    patches: usize,
-    class: Option<usize>,
-}
-
-impl PlacedView {
-    fn patches(&self) -> Range<usize> {
-        self.first..self.first + self.patches
-    }
-}
-
 impl Tower {
     /// Features of media whose layout has been checked, `[level][position][hidden]`.
     pub fn encode(&self, compute: &mut Compute<'_>, media: &Media) -> Vec<f32> {
@@ -136,12 +110,13 @@ impl Tower {
 
     /// The projected features of some views, for each level.
     fn encode_views(&self, compute: &mut Compute<'_>, views: &[View]) -> Vec<Vec<f32>> {
-        let batch = self.place(views);
+        let batch = TowerBatch::new(&self.spec, views);
         let mut x = self.embed(compute, views, &batch);
-        let angles = self.spec.block.rope.map(|rope| {
-            let head_dim = self.spec.block.head_dim;
-            rope::Angles::new(rope, head_dim, self.spec.patch.order, &batch)
-        });
+        let angles = self
+            .spec
+            .block
+            .rope
+            .map(|rope| rope::Angles::new(rope, self.spec.block.head_dim, &batch));
         let mut levels = vec![Vec::new(); 1 + self.deepstack.len()];
         for (index, layer) in self.layers.iter().enumerate() {
             self.attention(compute, &mut x, layer, (index, &batch, angles.as_ref()));
@@ -161,32 +136,8 @@ impl Tower {
         levels
     }
 
-    fn place(&self, views: &[View]) -> Batch {
-        let mut tokens = 0;
-        let mut placed = Vec::with_capacity(views.len());
-        for view in views {
-            let patches = view.grid.len().unwrap_or(0);
-            let (first, class) = match self.spec.class_token {
-                None => (tokens, None),
-                Some(ClassToken::First) => (tokens + 1, Some(tokens)),
-                Some(ClassToken::Last) => (tokens, Some(tokens + patches)),
-            };
-            tokens += patches + usize::from(class.is_some());
-            placed.push(PlacedView {
-                grid: view.grid,
-                first,
-                patches,
-                class,
-            });
-        }
-        Batch {
-            views: placed,
-            tokens,
-        }
-    }
-
     /// Embedded patches and class tokens with their positions.
-    fn embed(&self, compute: &mut Compute<'_>, views: &[View], batch: &Batch) -> Vec<f32> {
+    fn embed(&self, compute: &mut Compute<'_>, views: &[View], batch: &TowerBatch) -> Vec<f32> {
         let hidden = self.spec.hidden_size;
         let mut x = vec![0.0; batch.tokens * hidden];
         for (view, placed) in views.iter().zip(&batch.views) {
@@ -201,59 +152,33 @@ impl Tower {
             let out = &mut x[range.start * hidden..range.end * hidden];
             let width = self.spec.patch.values();
             run(compute, &self.patch, (&values, width), out);
-            add_bias(out, self.patch_bias.as_deref());
+            add_bias(compute, out, self.patch_bias.as_deref());
             if let Some(norm) = &self.patch_norm {
                 apply(compute, norm, out, hidden);
             }
-            self.add_positions(placed, &mut x);
+            if let (Some(class), Some(values)) = (placed.class, &self.class_token) {
+                x[class * hidden..(class + 1) * hidden].copy_from_slice(values);
+            }
         }
+        self.add_positions(batch, &mut x);
         if let Some(norm) = &self.embedding_norm {
             apply(compute, norm, &mut x, hidden);
         }
         x
     }
 
-    fn add_positions(&self, placed: &PlacedView, x: &mut [f32]) {
+    fn add_positions(&self, batch: &TowerBatch, x: &mut [f32]) {
         let hidden = self.spec.hidden_size;
-        let row = |index: usize| &self.positions[index * hidden..(index + 1) * hidden];
-        if let (Some(class), Some(values)) = (placed.class, &self.class_token) {
-            x[class * hidden..(class + 1) * hidden].copy_from_slice(values);
-        }
-        let frame = placed.grid.rows * placed.grid.cols;
-        let sampled = position_weights(&self.spec, placed.grid);
-        let places: Vec<(usize, usize)> =
-            patch_places(self.spec.patch.order, placed.grid).collect();
-        for patch in 0..placed.patches {
-            let (y, column) = places[patch % frame];
-            let token = placed.first + patch;
-            let out = &mut x[token * hidden..(token + 1) * hidden];
-            match self.spec.positions {
-                None => {}
-                Some(PatchPositions::Fixed { .. }) => {
-                    let first = placed.class.is_some_and(|class| class < placed.first);
-                    add_scaled(out, row(patch + usize::from(first)), 1.0);
-                }
-                Some(PatchPositions::Sampled { .. }) => {
-                    // Summed apart, as a reference samples the table before it adds.
-                    let mut position = vec![0.0; hidden];
-                    for (index, weight) in &sampled[y * placed.grid.cols + column] {
-                        add_scaled(&mut position, row(*index), *weight);
-                    }
-                    add_scaled(out, &position, 1.0);
-                }
-                Some(PatchPositions::PerAxis { len }) => {
-                    let mut position = row(column).to_vec();
-                    add_scaled(&mut position, row(len + y), 1.0);
-                    add_scaled(out, &position, 1.0);
-                }
+        let positions = batch.positions(&self.spec);
+        let mut position = vec![0.0; hidden];
+        for (rows, out) in positions.iter().zip(x.chunks_exact_mut(hidden)) {
+            // Summed apart, as a reference samples the table before it adds.
+            position.fill(0.0);
+            for (row, weight) in rows {
+                let row = &self.positions[row * hidden..(row + 1) * hidden];
+                add_scaled(&mut position, row, *weight);
             }
-        }
-        if let (Some(class), Some(PatchPositions::Fixed { rows })) =
-            (placed.class, self.spec.positions)
-        {
-            let index = if class < placed.first { 0 } else { rows - 1 };
-            let out = &mut x[class * hidden..(class + 1) * hidden];
-            add_scaled(out, row(index), 1.0);
+            add_scaled(out, &position, 1.0);
         }
     }
 
@@ -283,25 +208,6 @@ impl Tower {
     }
 }
 
-/// Runs of views of up to [`BATCH_PATCHES`].
-fn batches(views: &[View]) -> impl Iterator<Item = &[View]> {
-    let mut rest = views;
-    std::iter::from_fn(move || {
-        let mut patches = 0;
-        let mut count = 0;
-        for view in rest {
-            patches += view.grid.len().unwrap_or(0);
-            if count > 0 && patches > BATCH_PATCHES {
-                break;
-            }
-            count += 1;
-        }
-        let (batch, after) = rest.split_at(count);
-        rest = after;
-        (!batch.is_empty()).then_some(batch)
-    })
-}
-
 impl Matrix {
     /// Writes `[row][output]`.
     fn run(&self, compute: &mut Compute<'_>, (input, width): (&[f32], usize), out: &mut [f32]) {
@@ -313,7 +219,7 @@ impl Matrix {
                 run(compute, &self.linear, (&input, width), out);
             }
         }
-        add_bias(out, self.bias.as_deref());
+        add_bias(compute, out, self.bias.as_deref());
         if let Some(bounds) = self.clamp {
             clamp(out, bounds.output);
         }
@@ -392,7 +298,12 @@ fn add_branch(
     if let Some(norm) = norm {
         apply(compute, norm, output, width);
     }
-    for (x, output) in x.chunks_exact_mut(width).zip(output.chunks_exact(width)) {
+    let rows = x.len() / width;
+    let (x, output) = (SharedMut::new(x), &*output);
+    for_tokens(compute.pool, rows, width, &|row| {
+        // SAFETY: each row's task touches its own values.
+        let x = unsafe { x.slice(row * width, width) };
+        let output = &output[row * width..(row + 1) * width];
         match gain {
             None => add_scaled(x, output, 1.0),
             Some(gain) => {
@@ -401,15 +312,19 @@ fn add_branch(
                 }
             }
         }
-    }
+    });
 }
 
-fn add_bias(values: &mut [f32], bias: Option<&[f32]>) {
-    if let Some(bias) = bias {
-        for row in values.chunks_exact_mut(bias.len()) {
-            add_scaled(row, bias, 1.0);
-        }
-    }
+fn add_bias(compute: &mut Compute<'_>, values: &mut [f32], bias: Option<&[f32]>) {
+    let Some(bias) = bias else {
+        return;
+    };
+    let (width, rows) = (bias.len(), values.len() / bias.len().max(1));
+    let values = SharedMut::new(values);
+    for_tokens(compute.pool, rows, width, &|row| {
+        // SAFETY: each row's task touches its own values.
+        add_scaled(unsafe { values.slice(row * width, width) }, bias, 1.0);
+    });
 }
 
 fn add_scaled(values: &mut [f32], others: &[f32], scale: f32) {
@@ -424,7 +339,8 @@ pub fn predict_buffer_bytes(spec: &VisionSpec, max_patches: usize) -> u64 {
     let stacked = 1 + spec.deepstack.len();
     // The stream, a branch's input and output; queries, keys and values, and their pages; the
     // patches' own values, and rotations.
-    let per_patch = 4 * spec.hidden_size + 6 * heads + spec.patch.values() + heads;
+    let padded = spec.block.heads * spec.block.head_dim.next_multiple_of(LANES);
+    let per_patch = 4 * spec.hidden_size + 6 * heads + spec.patch.values() + padded;
     let widest = spec.projector.sized(spec.hidden_size);
     let widest = widest.iter().map(|(_, _, len)| *len).max().unwrap_or(0);
     let block = BLOCK_ROWS * (4 * spec.block.mlp.size + 4 * spec.hidden_size);

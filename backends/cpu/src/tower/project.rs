@@ -1,8 +1,9 @@
 //! Projectors: from the tower's output to features.
 
-use loquat_spec::{Activation, Dense, Grid, MergeOrder, PatchOrder};
+use loquat_session::tower::{ProjectedGrids, TowerBatch};
+use loquat_spec::{Activation, Dense, MergeOrder};
 
-use super::{Batch, Compute, Matrix, Tower, activate, add_scaled, apply};
+use super::{Compute, Matrix, Tower, activate, add_scaled, apply};
 use crate::model::Norm;
 
 /// A step of a projector with its weights.
@@ -32,8 +33,7 @@ pub struct LoadedMatrix(pub(super) Matrix);
 pub struct Rows {
     values: Vec<f32>,
     width: usize,
-    grids: Vec<Grid>,
-    order: PatchOrder,
+    grids: ProjectedGrids,
 }
 
 impl Tower {
@@ -42,7 +42,7 @@ impl Tower {
         &self,
         compute: &mut Compute<'_>,
         x: &[f32],
-        batch: &Batch,
+        batch: &TowerBatch,
         steps: &[LoadedStep],
     ) -> Vec<f32> {
         let hidden = self.spec.hidden_size;
@@ -54,8 +54,7 @@ impl Tower {
         let mut rows = Rows {
             values,
             width: hidden,
-            grids: batch.views.iter().map(|view| view.grid).collect(),
-            order: self.spec.patch.order,
+            grids: ProjectedGrids::new(batch),
         };
         for step in steps {
             rows.run(compute, step);
@@ -116,38 +115,10 @@ impl Rows {
     }
 
     /// For each block of `side × side`, the rows' indices, in row-major order.
-    fn blocks(&self, side: usize) -> Vec<usize> {
-        let mut indices = Vec::with_capacity(self.values.len() / self.width.max(1));
-        let mut first = 0;
-        for grid in &self.grids {
-            let frame = grid.rows * grid.cols;
-            for _ in 0..grid.frames {
-                match self.order {
-                    // Blocks are consecutive already.
-                    PatchOrder::Blocks(_) => indices.extend(first..first + frame),
-                    PatchOrder::RowMajor => {
-                        for row in (0..grid.rows).step_by(side) {
-                            for col in (0..grid.cols).step_by(side) {
-                                for y in row..row + side {
-                                    let at = first + y * grid.cols + col;
-                                    indices.extend(at..at + side);
-                                }
-                            }
-                        }
-                    }
-                }
-                first += frame;
-            }
-        }
-        indices
-    }
-
-    fn shrink(&mut self, side: usize) {
-        self.order = PatchOrder::RowMajor;
-        for grid in &mut self.grids {
-            grid.rows /= side;
-            grid.cols /= side;
-        }
+    fn blocks(&mut self, side: usize) -> Vec<usize> {
+        let rows = self.values.len() / self.width.max(1);
+        let indices = self.grids.merge(side);
+        indices.unwrap_or_else(|| (0..rows).collect())
     }
 
     fn merge(&mut self, side: usize, order: MergeOrder) {
@@ -173,7 +144,6 @@ impl Rows {
         }
         self.values = merged;
         self.width = width * side * side;
-        self.shrink(side);
     }
 
     fn average(&mut self, side: usize) {
@@ -188,6 +158,5 @@ impl Rows {
             out.iter_mut().for_each(|value| *value *= share);
         }
         self.values = pooled;
-        self.shrink(side);
     }
 }

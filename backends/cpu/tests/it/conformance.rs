@@ -9,7 +9,7 @@ use loquat_session::{
     Precision, Session, SessionError, SessionOptions, StepBatch, StepOutput,
 };
 use loquat_spec::Mixer;
-use loquat_testkit::{goldens, vision};
+use loquat_testkit::{adapters, goldens, vision};
 
 fn assert_conforms(folder: &std::path::Path, precision: Precision, kv_format: Option<KvFormat>) {
     let source = goldens::source(folder).unwrap();
@@ -35,6 +35,7 @@ fn assert_source_conforms(
         open: &open,
         tolerance: 0.0,
         media,
+        adapters: &adapters::pair(&source.spec),
     };
     let failures: Vec<String> = run(&subject)
         .into_iter()

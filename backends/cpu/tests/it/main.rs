@@ -1,5 +1,7 @@
 //! The CPU backend through the session contract.
 
+mod adapter_files;
+mod adapters;
 mod changed_files;
 mod conformance;
 mod damaged_models;

@@ -15,15 +15,15 @@ use std::ops::Range;
 use loquat_session::OpenError;
 use loquat_spec::{Attention as Spec, KvSource, LayerRole, Reach};
 
-use crate::array::{Array, Fused, Mask, Ops};
+use crate::array::{Array, Fused, Mask, Ops, slice_axis};
 use crate::error::MlxError;
 use crate::linear::{JoinedLinear, Linear};
 use crate::loader::LayerLoader;
 use crate::norm::{Norm, Rope};
 use crate::step::{Group, Step};
 
-use heads::HeadNorm;
-pub use heads::{from_heads, slice_axis, to_heads};
+use heads::{HeadNorm, QkNorms};
+pub use heads::{from_heads, to_heads};
 
 pub struct Attention {
     spec: Spec,
@@ -32,6 +32,8 @@ pub struct Attention {
     /// `inputs` gives queries and keys as one array.
     paired: bool,
     qk_norm: Option<HeadNorm>,
+    /// The norms that `qk_norm` is made of, for adapters.
+    adaptable_norm: Option<QkNorms>,
     value_norm: Option<Norm>,
     rope: Option<Rope>,
     softcap: Option<Array>,
@@ -68,11 +70,15 @@ impl Attention {
             .collect();
         let mut inputs = loader.joined(&roles)?;
         let (ops, dtype) = (loader.loader().ops, loader.loader().dtype);
+        let adaptable_norm = QkNorms::load(loader, spec)?;
+        let qk_norm = adaptable_norm.as_ref();
+        let qk_norm = qk_norm.map(|norms| norms.of_heads(ops, spec, None));
         Ok(Self {
             spec: spec.clone(),
             paired: own && inputs.pair_first(),
             inputs,
-            qk_norm: HeadNorm::load(loader, spec)?,
+            qk_norm: qk_norm.transpose()?,
+            adaptable_norm,
             // It never has a weight, so the role does not matter.
             value_norm: loader.optional_norm(LayerRole::KeyNorm, spec.value_norm.as_ref())?,
             rope: match &spec.rope {
@@ -90,7 +96,7 @@ impl Attention {
 
     pub fn run(&self, step: &mut Step, layer: usize, x: &Array) -> Result<Array, MlxError> {
         let (ops, groups) = (step.ops, step.groups);
-        let inputs = self.project(ops, x)?;
+        let inputs = self.project(step, x)?;
         let mut mixed = Vec::with_capacity(groups.len());
         for group in groups {
             let heads = self.norm_and_rotate(step, group, &inputs)?;
@@ -100,14 +106,15 @@ impl Attention {
         match &inputs.gate {
             Some(gate) => {
                 let gated = ops.fused(Fused::TimesSigmoid, &[&mixed, gate])?;
-                self.output.apply(ops, &gated)
+                self.output.adapted(ops, &gated, &step.adapters)
             }
-            None => self.output.apply(ops, &mixed),
+            None => self.output.adapted(ops, &mixed, &step.adapters),
         }
     }
 
-    fn project(&self, ops: &Ops, x: &Array) -> Result<Inputs, MlxError> {
-        let mut answers = self.inputs.apply(ops, x)?.into_iter();
+    fn project(&self, step: &Step, x: &Array) -> Result<Inputs, MlxError> {
+        let ops = step.ops;
+        let mut answers = self.inputs.apply(ops, x, &step.adapters)?.into_iter();
         let mut next = || {
             let missing = || MlxError("attention has too few inputs".to_owned());
             answers.next().ok_or_else(missing)
@@ -157,13 +164,13 @@ impl Attention {
             (self.qk_norm.as_ref(), None)
         };
         if let Some(norm) = before {
-            heads = norm.apply(ops, group, &heads, spec.heads)?;
+            heads = self.norm_heads(step, group, norm, &heads)?;
         }
         if let Some(rope) = &self.rope {
-            heads = rope.rotate(ops, &heads, &group.offsets)?;
+            heads = step.rotate(group, rope, &heads)?;
         }
         if let Some(norm) = after {
-            heads = norm.apply(ops, group, &heads, spec.heads)?;
+            heads = self.norm_heads(step, group, norm, &heads)?;
         }
         let mut queries = slice_axis(ops, &heads, 1, 0..spec.heads)?;
         if let Some(temperature) = &spec.temperature
@@ -181,6 +188,27 @@ impl Attention {
         Ok(Heads {
             queries,
             keys_values,
+        })
+    }
+
+    /// Queries and keys, [rows, heads, tokens, dim], normed by `norm` or by the adapters' norms.
+    fn norm_heads(
+        &self,
+        step: &Step,
+        group: &Group,
+        norm: &HeadNorm,
+        heads: &Array,
+    ) -> Result<Array, MlxError> {
+        let (ops, queries) = (step.ops, self.spec.heads);
+        let adapters = step.adapters.within(group.token_range());
+        let norms = self.adaptable_norm.as_ref();
+        let norms = norms.filter(|norms| adapters.change_vectors(norms.roles()));
+        let Some(norms) = norms else {
+            return norm.apply(ops, group.tokens, heads, queries);
+        };
+        adapters.of_rows(group.tokens).each_segment(ops, 0, |rows| {
+            let norm = norms.of_heads(ops, &self.spec, Some(rows))?;
+            norm.apply(ops, group.tokens, &rows.part(ops, heads, 0)?, queries)
         })
     }
 
@@ -286,7 +314,9 @@ impl Attention {
         let start = step.rows[step.kv_batches[kv_batch].rows.start].start;
         let positions = start..start + queries.dim(2) as usize;
         let (seen, view) = visible_keys(self.spec.reach, positions.clone());
+        let ahead = step.mask_ahead(kv_batch, seen.clone(), self.spec.reach)?;
         let mask = match view {
+            _ if ahead.is_some() => ahead,
             View::Everything => None,
             // MLX's causal mask works only in its own attention.
             View::Causal if self.softcap.is_none() => None,

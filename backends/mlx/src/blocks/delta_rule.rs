@@ -123,7 +123,7 @@ impl DeltaRule {
 
     pub fn run(&self, step: &mut Step, layer: usize, x: &Array) -> Result<Array, MlxError> {
         let (ops, spec) = (step.ops, &self.spec);
-        let [mixed, gate, beta, decay] = self.project(ops, x)?;
+        let [mixed, gate, beta, decay] = self.project(step, x)?;
         let mut outputs = Vec::with_capacity(step.groups.len());
         for group in step.groups {
             let mut states = take_states(step, group, layer)?;
@@ -148,14 +148,15 @@ impl DeltaRule {
             DeltaOutputGate::Silu => Fused::TimesSilu,
             DeltaOutputGate::LowRankSigmoid { .. } => Fused::TimesSigmoid,
         };
-        self.output
-            .apply(ops, &ops.fused(gated, &[&output, &gate])?)
+        let output = ops.fused(gated, &[&output, &gate])?;
+        self.output.adapted(ops, &output, &step.adapters)
     }
 
     /// Queries, keys and values in one array, the gate, beta before its sigmoid, and the
     /// logarithms of the decays; each [tokens, ...].
-    fn project(&self, ops: &Ops, x: &Array) -> Result<[Array; 4], MlxError> {
-        let outputs = self.inputs.apply(ops, x)?;
+    fn project(&self, step: &Step, x: &Array) -> Result<[Array; 4], MlxError> {
+        let (ops, adapters) = (step.ops, &step.adapters);
+        let outputs = self.inputs.apply(ops, x, adapters)?;
         let (mixed, rest) = outputs.split_at(self.mixed_parts.min(outputs.len()));
         let [gate, beta, decay] = rest else {
             return Err(MlxError("the delta rule needs six inputs".to_owned()));
@@ -165,7 +166,7 @@ impl DeltaRule {
             parts => ops.concatenate(&parts.iter().collect::<Vec<_>>(), 1)?,
         };
         let raise = |narrow: &Array, up: &Option<Linear>| match up {
-            Some(up) => up.apply(ops, narrow),
+            Some(up) => up.adapted(ops, narrow, adapters),
             None => Ok(narrow.clone()),
         };
         let gate = raise(gate, &self.gate_up)?;

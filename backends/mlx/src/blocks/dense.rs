@@ -3,6 +3,7 @@
 use loquat_session::OpenError;
 use loquat_spec::{Activation, Dense as DenseSpec, LayerRole};
 
+use crate::adapted::StepAdapters;
 use crate::array::{Array, Fused, Ops, Type};
 use crate::error::MlxError;
 use crate::linear::{JoinedLinear, Linear};
@@ -36,10 +37,10 @@ impl Dense {
         })
     }
 
-    pub fn run(&self, ops: &Ops, x: &Array) -> Result<Array, MlxError> {
-        let inner = self.inner.apply(ops, x)?;
+    pub fn run(&self, ops: &Ops, x: &Array, adapters: &StepAdapters) -> Result<Array, MlxError> {
+        let inner = self.inner.apply(ops, x, adapters)?;
         let activated = self.activate.run(ops, &inner)?;
-        self.down.apply(ops, &activated)
+        self.down.adapted(ops, &activated, adapters)
     }
 }
 
@@ -93,12 +94,11 @@ impl Function {
                 Some(Fused::GeluTanh),
                 Vec::new(),
             ),
-            // Only vision towers have it, and this backend runs none yet.
-            Activation::QuickGelu => {
-                return Err(MlxError(
-                    "the activation `quick_gelu` is not implemented".into(),
-                ));
-            }
+            Activation::QuickGelu => (
+                Some(Fused::QuickGeluTimes),
+                Some(Fused::QuickGelu),
+                Vec::new(),
+            ),
             Activation::Relu => (None, Some(Fused::Relu), Vec::new()),
             Activation::Relu2 => (None, Some(Fused::Relu2), Vec::new()),
             Activation::ClampedSwiglu { alpha, limit } => (
@@ -124,7 +124,8 @@ impl Function {
         ops.fused(times, &inputs)
     }
 
-    fn alone(&self, ops: &Ops, x: &Array) -> Result<Array, MlxError> {
+    /// `activation(x)`
+    pub fn alone(&self, ops: &Ops, x: &Array) -> Result<Array, MlxError> {
         match self.alone {
             Some(alone) => ops.fused(alone, &[x]),
             None => Err(MlxError("this activation needs two inputs".to_owned())),

@@ -6,6 +6,7 @@ use loquat_session::OpenError;
 use loquat_spec::{Experts as Spec, LayerRole, SharedExpert};
 
 use super::dense::{Activate, Dense};
+use crate::adapted::{Applied, StepAdapters};
 use crate::array::{Array, Binary, Fused, Ops, Reduce};
 use crate::error::MlxError;
 use crate::linear::{JoinedStack, Linear, Stack, StackChoice};
@@ -52,8 +53,14 @@ impl Experts {
     }
 
     /// `stream` is the residual stream that `x` was computed from.
-    pub fn run(&self, ops: &Ops, x: &Array, stream: &Array) -> Result<Array, MlxError> {
-        let (chosen, weights) = self.router.choose(ops, x, stream)?;
+    pub fn run(
+        &self,
+        ops: &Ops,
+        x: &Array,
+        stream: &Array,
+        adapters: &StepAdapters,
+    ) -> Result<Array, MlxError> {
+        let (chosen, weights) = self.router.choose(ops, x, stream, adapters)?;
         let (tokens, top_k, hidden) = (x.dim(0), self.top_k, x.dim(1));
         let weights = ops.astype(&weights, x.dtype())?;
         let mut input = ops.reshape(x, &[tokens, 1, 1, hidden])?;
@@ -61,17 +68,18 @@ impl Experts {
             let weights = ops.reshape(&weights, &[tokens, top_k, 1, 1])?;
             input = ops.multiply(&input, &weights)?;
         }
-        let outputs = if tokens * top_k >= SORTED_FROM {
-            self.sorted_outputs(ops, &input, &chosen)?
+        let stacks = self.inner.parts().chain(&self.down.parts);
+        let outputs = if adapters.change_matrices(stacks) {
+            adapters.each_segment(ops, 0, |segment| {
+                let input = segment.part(ops, &input, 0)?;
+                let chosen = segment.part(ops, &chosen, 0)?;
+                self.token_outputs(ops, &input, &chosen, &segment.applied)
+            })?
         } else {
-            let unsorted = StackChoice {
-                matrices: &chosen,
-                sorted: false,
-            };
-            self.outputs(ops, &input, unsorted)?
+            self.token_outputs(ops, &input, &chosen, &[])?
         };
-        let outputs = ops.reshape(&outputs, &[tokens, top_k, hidden])?;
-        let shared = self.shared.as_ref().map(|shared| shared.run(ops, x));
+        let shared = self.shared.as_ref();
+        let shared = shared.map(|shared| shared.run(ops, x, adapters));
         let shared = shared.transpose()?;
         if self.weigh_input {
             return plain_sum(ops, &outputs, shared.as_ref());
@@ -80,17 +88,51 @@ impl Experts {
         weighted_sum(ops, &outputs, &weights, shared.as_ref())
     }
 
+    /// The outputs of each token's experts, [tokens, top_k, hidden]. `input`: [tokens, 1 or top_k,
+    /// 1, hidden], `chosen`: [tokens, top_k].
+    fn token_outputs(
+        &self,
+        ops: &Ops,
+        input: &Array,
+        chosen: &Array,
+        applied: &[Applied],
+    ) -> Result<Array, MlxError> {
+        let (tokens, hidden) = (input.dim(0), input.dim(3));
+        let outputs = if tokens * self.top_k >= SORTED_FROM {
+            self.sorted_outputs(ops, input, chosen, applied)?
+        } else {
+            let unsorted = StackChoice {
+                matrices: chosen,
+                sorted: false,
+            };
+            self.outputs(ops, input, unsorted, applied)?
+        };
+        ops.reshape(&outputs, &[tokens, self.top_k, hidden])
+    }
+
     /// `input`: [tokens, 1 or top_k, 1, hidden] with a choice of [tokens, top_k], or
     /// [routes, 1, hidden] with [routes].
-    fn outputs(&self, ops: &Ops, input: &Array, choice: StackChoice) -> Result<Array, MlxError> {
-        let inner = self.inner.apply(ops, input, choice)?;
+    fn outputs(
+        &self,
+        ops: &Ops,
+        input: &Array,
+        choice: StackChoice,
+        applied: &[Applied],
+    ) -> Result<Array, MlxError> {
+        let inner = self.inner.apply(ops, input, choice, applied)?;
         let activated = self.activate.run(ops, &inner)?;
-        self.down.apply(ops, &activated, choice)
+        self.down.apply(ops, &activated, choice, applied)
     }
 
     /// Like [`Self::outputs`], but computed in the experts' order; outputs are in the tokens'
     /// order.
-    fn sorted_outputs(&self, ops: &Ops, input: &Array, chosen: &Array) -> Result<Array, MlxError> {
+    fn sorted_outputs(
+        &self,
+        ops: &Ops,
+        input: &Array,
+        chosen: &Array,
+        applied: &[Applied],
+    ) -> Result<Array, MlxError> {
         let chosen = ops.reshape(chosen, &[-1])?;
         let order = ops.argsort(&chosen, 0)?;
         let back = ops.argsort(&order, 0)?;
@@ -106,7 +148,7 @@ impl Experts {
             matrices: &ops.take_rows(&chosen, &order, 0)?,
             sorted: true,
         };
-        let outputs = self.outputs(ops, &input, ascending)?;
+        let outputs = self.outputs(ops, &input, ascending, applied)?;
         ops.take_rows(&outputs, &back, 0)
     }
 }
@@ -160,11 +202,11 @@ impl Shared {
         })
     }
 
-    fn run(&self, ops: &Ops, x: &Array) -> Result<Array, MlxError> {
-        let answer = self.dense.run(ops, x)?;
+    fn run(&self, ops: &Ops, x: &Array, adapters: &StepAdapters) -> Result<Array, MlxError> {
+        let answer = self.dense.run(ops, x, adapters)?;
         match &self.router {
             Some(router) => {
-                let gate = router.apply(ops, x)?;
+                let gate = router.adapted(ops, x, adapters)?;
                 ops.fused(Fused::TimesSigmoid, &[&answer, &gate])
             }
             None => Ok(answer),

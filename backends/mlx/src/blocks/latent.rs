@@ -9,8 +9,8 @@ mod tests;
 use loquat_session::OpenError;
 use loquat_spec::{LatentAttention as Spec, LayerRole, Reach};
 
-use super::attention::{from_heads, slice_axis, to_heads};
-use crate::array::{Array, Mask, Ops};
+use super::attention::{from_heads, to_heads};
+use crate::array::{Array, Mask, Ops, slice_axis};
 use crate::error::MlxError;
 use crate::linear::{JoinedLinear, Linear, Stack};
 use crate::loader::LayerLoader;
@@ -64,11 +64,14 @@ impl Latent {
 
     pub fn run(&self, step: &mut Step, layer: usize, x: &Array) -> Result<Array, MlxError> {
         let (ops, groups) = (step.ops, step.groups);
-        let answers = self.inputs.apply(ops, x)?;
+        let answers = self.inputs.apply(ops, x, &step.adapters)?;
         let [query, latent, rope_key] = <[Array; 3]>::try_from(answers)
             .map_err(|_| MlxError("latent attention needs three inputs".to_owned()))?;
         let query = match &self.query_up {
-            Some(up) => up.linear.apply(ops, &up.norm.apply(ops, &query)?)?,
+            Some(up) => {
+                let query = up.norm.apply(ops, &query)?;
+                up.linear.adapted(ops, &query, &step.adapters)?
+            }
             None => query,
         };
         let latent = self.latent_norm.apply(ops, &latent)?;
@@ -77,27 +80,30 @@ impl Latent {
             let queries = self.absorb(step, group, &query)?;
             let latents = self.cache_entries(step, group, &latent, &rope_key)?;
             let of_group = self.attend(step, layer, group, [&queries, &latents])?;
-            mixed.push(self.project_values(ops, group, &of_group)?);
+            mixed.push(self.project_values(step, group, &of_group)?);
         }
-        self.output.apply(ops, &step.gather(mixed)?)
+        self.output
+            .adapted(ops, &step.gather(mixed)?, &step.adapters)
     }
 
     /// Each head's query in the space of the latents: [rows, heads, tokens, latent + rope].
-    fn absorb(&self, step: &Step, group: &Group, query: &Array) -> Result<Array, MlxError> {
+    fn absorb(&self, step: &mut Step, group: &Group, query: &Array) -> Result<Array, MlxError> {
         let (ops, spec) = (step.ops, &self.spec);
         let query_dim = spec.nope_dim + spec.rope_dim;
         let query = to_heads(ops, group, &step.group_part(group, query)?, query_dim)?;
         let plain = slice_axis(ops, &query, 3, 0..spec.nope_dim)?;
-        let absorbed = self.key_absorb.apply_each(ops, &by_head(ops, &plain)?)?;
+        let adapters = step.adapters.within(group.token_range());
+        let absorbed = by_head(ops, &plain)?;
+        let absorbed = self.key_absorb.apply_each(ops, &absorbed, &adapters)?;
         let absorbed = by_row(ops, group, &absorbed)?;
         let turned = slice_axis(ops, &query, 3, spec.nope_dim..query_dim)?;
-        ops.concatenate(&[&absorbed, &self.rotate(ops, group, turned)?], 3)
+        ops.concatenate(&[&absorbed, &self.rotate(step, group, turned)?], 3)
     }
 
     /// The cache entry of each token, [rows, 1, tokens, latent + rope].
     fn cache_entries(
         &self,
-        step: &Step,
+        step: &mut Step,
         group: &Group,
         latent: &Array,
         rope_key: &Array,
@@ -115,12 +121,12 @@ impl Latent {
             &step.group_part(group, rope_key)?,
             spec.rope_dim,
         )?;
-        ops.concatenate(&[&latent, &self.rotate(ops, group, rope_key)?], 3)
+        ops.concatenate(&[&latent, &self.rotate(step, group, rope_key)?], 3)
     }
 
-    fn rotate(&self, ops: &Ops, group: &Group, heads: Array) -> Result<Array, MlxError> {
+    fn rotate(&self, step: &mut Step, group: &Group, heads: Array) -> Result<Array, MlxError> {
         match &self.rope {
-            Some(rope) => rope.rotate(ops, &heads, &group.offsets),
+            Some(rope) => step.rotate(group, rope, &heads),
             None => Ok(heads),
         }
     }
@@ -147,7 +153,7 @@ impl Latent {
             let ends = step.rows[rows.clone()].iter().map(|row| row.start);
             let end = ends.max().unwrap_or(0) + group.tokens;
             let row_mask = if step.kv_batches[kv_batch].is_aligned() {
-                None
+                step.mask_ahead(kv_batch, 0..end, Reach::All)?
             } else {
                 Some(step.kv_batch_mask(kv_batch, end, Reach::All)?)
             };
@@ -163,8 +169,11 @@ impl Latent {
     }
 
     /// Applies each head's value matrix, [tokens, heads * value_dim].
-    fn project_values(&self, ops: &Ops, group: &Group, mixed: &Array) -> Result<Array, MlxError> {
-        let values = self.value_up.apply_each(ops, &by_head(ops, mixed)?)?;
+    fn project_values(&self, step: &Step, group: &Group, mixed: &Array) -> Result<Array, MlxError> {
+        let (ops, adapters) = (step.ops, step.adapters.within(group.token_range()));
+        let values = self
+            .value_up
+            .apply_each(ops, &by_head(ops, mixed)?, &adapters)?;
         from_heads(ops, &by_row(ops, group, &values)?)
     }
 }

@@ -73,7 +73,7 @@ impl Mamba2 {
 
     pub fn run(&self, step: &mut Step, layer: usize, x: &Array) -> Result<Array, MlxError> {
         let (ops, spec) = (step.ops, &self.spec);
-        let projected = self.input.apply(ops, x)?;
+        let projected = self.input.adapted(ops, x, &step.adapters)?;
         let lens = [spec.inner_len(), spec.conv_len(), spec.heads];
         let [gate, mixed, sizes] = split_last(ops, &projected, lens)?;
         let [sizes, decays] = self.steps.compute(ops, &sizes)?;
@@ -89,7 +89,8 @@ impl Mamba2 {
             put_states(step, group, layer, states)?;
         }
         let output = ops.astype(&step.gather(outputs)?, step.dtype)?;
-        self.output.apply(ops, &self.finish(ops, output, gate)?)
+        let output = self.finish(ops, output, gate)?;
+        self.output.adapted(ops, &output, &step.adapters)
     }
 
     /// The heads' outputs of [rows, tokens, groups, heads of a group, head dim]. `mixed`, `sizes`

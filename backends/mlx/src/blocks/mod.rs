@@ -25,6 +25,7 @@ use crate::step::Step;
 use attention::Attention;
 use delta_rule::DeltaRule;
 use dense::Dense;
+pub use dense::Function;
 use experts::Experts;
 use latent::Latent;
 use mamba2::Mamba2;
@@ -83,8 +84,8 @@ impl Block {
             Self::ShortConv(block) => block.run(step, layer, x),
             Self::DeltaRule(block) => block.run(step, layer, x),
             Self::Mamba2(block) => block.run(step, layer, x),
-            Self::Dense(block) => block.run(step.ops, x),
-            Self::Experts(block) => block.run(step.ops, x, stream),
+            Self::Dense(block) => block.run(step.ops, x, &step.adapters),
+            Self::Experts(block) => block.run(step.ops, x, stream, &step.adapters),
             Self::PerLayerInput(block) => block.run(step, layer, x),
         }
     }

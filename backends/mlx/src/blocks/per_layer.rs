@@ -47,18 +47,13 @@ impl PerLayerInputs {
     }
 
     /// [tokens, layers, dim] from the embedded tokens `x`.
-    pub fn compute(
-        &self,
-        ops: &Ops,
-        x: &Array,
-        ids: &Array,
-        dtype: Type,
-    ) -> Result<Array, MlxError> {
-        let projected = self.projection.apply(ops, x)?;
+    pub fn compute(&self, step: &Step, x: &Array, ids: &Array) -> Result<Array, MlxError> {
+        let ops = step.ops;
+        let projected = self.projection.adapted(ops, x, &step.adapters)?;
         let projected = ops.scale(&projected, self.spec.projection_scale)?;
         let dims = [x.dim(0), -1, self.spec.dim as i32];
         let projected = self.norm.apply(ops, &ops.reshape(&projected, &dims)?)?;
-        let embedded = self.rows(ops, ids, dtype)?;
+        let embedded = self.rows(ops, ids, step.dtype)?;
         let embedded = ops.scale(&embedded, self.spec.embedding_scale)?;
         let sum = ops.add(&projected, &ops.reshape(&embedded, &dims)?)?;
         ops.scale(&sum, self.spec.combined_scale)
@@ -107,8 +102,8 @@ impl PerLayerInput {
         let (tokens, layer) = (x.dim(0), layer as i32);
         let own = ops.slice(all, &[0, layer, 0], &[tokens, layer + 1, self.dim])?;
         let own = ops.reshape(&own, &[tokens, self.dim])?;
-        let gate = self.gate.apply(ops, x)?;
+        let gate = self.gate.adapted(ops, x, &step.adapters)?;
         let activated = self.activation.times(ops, &gate, &own)?;
-        self.output.apply(ops, &activated)
+        self.output.adapted(ops, &activated, &step.adapters)
     }
 }

@@ -36,7 +36,7 @@ impl ShortConv {
 
     pub fn run(&self, step: &mut Step, layer: usize, x: &Array) -> Result<Array, MlxError> {
         let ops = step.ops;
-        let projected = self.input.apply(ops, x)?;
+        let projected = self.input.adapted(ops, x, &step.adapters)?;
         let part = |index: i32| {
             let start = [0, index * self.channels];
             let stop = [x.dim(0), start[1] + self.channels];
@@ -54,7 +54,8 @@ impl ShortConv {
             mixed.push(ops.reshape(&out, &[-1, self.channels])?);
             put_states(step, group, layer, states)?;
         }
-        self.output.apply(ops, &step.gather(mixed)?)
+        self.output
+            .adapted(ops, &step.gather(mixed)?, &step.adapters)
     }
 }
 

@@ -3,6 +3,7 @@ use loquat_testkit::goldens;
 use loquat_weights::Dtype;
 
 use super::*;
+use crate::adapted::StepAdapters;
 use crate::linear::StackChoice;
 use crate::testing;
 
@@ -38,7 +39,9 @@ fn joined_matrices_equal_single_ones() {
     for bias in [None, bias] {
         let joined = [(roles[0], bias), (roles[1], None), (roles[2], None)];
         let together = loader.joined(&joined).unwrap();
-        let together = together.apply(&ops, &input(&ops)).unwrap();
+        let together = together
+            .apply(&ops, &input(&ops), &StepAdapters::default())
+            .unwrap();
         assert_eq!(together.len(), roles.len());
         for (answer, (role, bias)) in together.iter().zip(joined) {
             let alone = loader.linear(role, bias).unwrap();
@@ -111,10 +114,10 @@ fn joined_stacks_equal_single_ones() {
             sorted: false,
         };
         let together = loader.joined_stack(&roles).unwrap();
-        let together = together.apply(&ops, &x, choice).unwrap();
+        let together = together.apply(&ops, &x, choice, &[]).unwrap();
         for (answer, (role, bias)) in together.iter().zip(roles) {
             let alone = loader.stack(role, bias).unwrap();
-            let alone = alone.apply(&ops, &x, choice).unwrap();
+            let alone = alone.apply(&ops, &x, choice, &[]).unwrap();
             assert_eq!(answer.shape(), alone.shape());
             assert_eq!(
                 testing::read(&ops, answer),

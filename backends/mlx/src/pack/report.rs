@@ -38,11 +38,13 @@ pub fn predict_bytes(stack: &[Matrix], dtype: Type) -> u64 {
     stack.iter().map(bytes).sum()
 }
 
-/// One note per format of the model, largest first.
-pub fn report(weights: &Weights, dtype: Type) -> Vec<MatrixNote> {
-    // The tower is not loaded: this backend takes no media yet.
-    let of_text = |role: &Role| !matches!(role, Role::Vision(_));
-    let roles = weights.matrices().map(|(role, _)| role).filter(of_text);
+/// One note per format of the model's matrices with these roles, largest first.
+pub fn report(
+    weights: &Weights,
+    dtype: Type,
+    is_loaded: impl Fn(&Role) -> bool,
+) -> Vec<MatrixNote> {
+    let roles = weights.matrices().map(|(role, _)| role).filter(is_loaded);
     let roles: BTreeSet<_> = roles.collect();
     let mut sums: BTreeMap<(String, String), u64> = BTreeMap::new();
     for stack in roles.into_iter().filter_map(|role| weights.stack(role)) {

@@ -104,7 +104,11 @@ fn products_equal_those_of_decoded_values() {
     for (dtype, matrix) in every_type() {
         let x = testing::noise(matrix.cols(), 3);
         let kernel = upload(&ops, &matrix, Type::F32).kernel(&ops).unwrap();
-        let linear = crate::linear::Linear { kernel, bias: None };
+        let linear = crate::linear::Linear {
+            kernel,
+            bias: None,
+            parts: Vec::new(),
+        };
         let input = ops.upload_f32(&x, &[1, matrix.cols() as i32]).unwrap();
         let answer = testing::read(&ops, &linear.apply(&ops, &input).unwrap());
         let values = decoded(&matrix);
@@ -172,7 +176,7 @@ fn report_lists_each_format() {
         (Dtype::Q6K, Type::F16, "f16, decoded"),
     ];
     for (dtype, to, kept) in cases {
-        let notes = report(&testing::weights(300, 256, |_| dtype), to);
+        let notes = report(&testing::weights(300, 256, |_| dtype), to, |_| true);
         let texts: Vec<_> = notes
             .iter()
             .map(|note| (&*note.format, &*note.stored))
@@ -187,7 +191,7 @@ fn report_starts_with_largest_format() {
         Role::Layer(_, LayerRole::Value) => Dtype::Q6K,
         _ => Dtype::Q4K,
     });
-    let notes = report(&mixed, Type::F16);
+    let notes = report(&mixed, Type::F16, |_| true);
     let formats: Vec<&str> = notes.iter().map(|note| note.format.as_str()).collect();
     assert_eq!(formats, ["Q4_K", "Q6_K"]);
 }
@@ -201,6 +205,6 @@ fn report_names_rounded_scales() {
         (Type::F32, "unchanged, scales in f32"),
     ];
     for (dtype, kept) in cases {
-        assert_eq!(report(&source.weights, dtype)[0].stored, kept);
+        assert_eq!(report(&source.weights, dtype, |_| true)[0].stored, kept);
     }
 }

@@ -4,8 +4,8 @@ use std::path::{Path, PathBuf};
 
 use loquat_mlx::MlxBackend;
 use loquat_session::conformance::{Golden, Subject, golden, run};
-use loquat_session::{Backend, OpenError, Precision, Session, SessionOptions};
-use loquat_testkit::goldens;
+use loquat_session::{Backend, Media, ModelSource, OpenError, Precision, Session, SessionOptions};
+use loquat_testkit::{adapters, goldens, vision};
 
 /// Sums of float32 in another order: MLX's kernels take other shapes for one token than for many,
 /// so a session does not promise equal bits.
@@ -14,7 +14,7 @@ const SUMMATION: f32 = 1e-4;
 const QUANTIZED: f32 = 1e-3;
 
 fn open(
-    folder: &Path,
+    source: &ModelSource,
     precision: Precision,
     options: &SessionOptions,
 ) -> Result<Box<dyn Session>, OpenError> {
@@ -22,8 +22,7 @@ fn open(
         precision,
         ..options.clone()
     };
-    let source = goldens::source(folder).unwrap();
-    MlxBackend::AUTO.open(source, &options, &mut |_| {})
+    MlxBackend::AUTO.open(source.clone(), &options, &mut |_| {})
 }
 
 /// Runs `check` on every folder and reports all failures of the run.
@@ -41,11 +40,22 @@ fn each(folders: Vec<PathBuf>, check: impl Fn(&Path) -> Vec<String>) {
 }
 
 fn contract(folder: &Path, precision: Precision, tolerance: f32) -> Vec<String> {
-    let open = |options: &SessionOptions| open(folder, precision, options);
+    let source = goldens::source(folder).unwrap();
+    source_contract(&source, &[], precision, tolerance)
+}
+
+fn source_contract(
+    source: &ModelSource,
+    media: &[Media],
+    precision: Precision,
+    tolerance: f32,
+) -> Vec<String> {
+    let open = |options: &SessionOptions| open(source, precision, options);
     let subject = Subject {
         open: &open,
         tolerance,
-        media: &[],
+        media,
+        adapters: &adapters::pair(&source.spec),
     };
     let outcomes = run(&subject).into_iter();
     let failures = outcomes.filter_map(|(check, outcome)| {
@@ -58,6 +68,7 @@ fn contract(folder: &Path, precision: Precision, tolerance: f32) -> Vec<String> 
 /// The differences of prompts `a` and `b` from their references that exceed the tolerance.
 fn references(folder: &Path, precision: Precision, suffix: &str, tolerance: f32) -> Vec<String> {
     let arrays = goldens::Arrays::open(folder).unwrap();
+    let source = goldens::source(folder).unwrap();
     let prompts = ["a", "b"].into_iter();
     let failures = prompts.filter_map(|prompt| {
         let tokens = arrays.tokens(&format!("prompt_{prompt}"));
@@ -68,12 +79,13 @@ fn references(folder: &Path, precision: Precision, suffix: &str, tolerance: f32)
                 context: Some(tokens.len()),
                 ..options.clone()
             };
-            open(folder, precision, &options)
+            open(&source, precision, &options)
         };
         let subject = Subject {
             open: &open,
             tolerance,
             media: &[],
+            adapters: &[],
         };
         let reference = Golden {
             tokens: &tokens,
@@ -105,6 +117,20 @@ fn every_family_keeps_the_contract() {
     each(goldens::all().unwrap(), |folder| {
         contract(folder, Precision::Reference, SUMMATION)
     });
+}
+
+#[test]
+fn models_that_read_pictures_keep_the_contract() {
+    let models = vision::models().into_iter();
+    let failures: Vec<String> = models
+        .flat_map(|model| {
+            let (source, media) = (&model.source, &model.media);
+            let failures = source_contract(source, media, Precision::Reference, SUMMATION);
+            let named = failures.into_iter();
+            named.map(move |failure| format!("{}, {failure}", model.name))
+        })
+        .collect();
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
 }
 
 /// One family for each kind of block, in the default types: on a GPU the checkpoint's bf16, whose

@@ -2,6 +2,7 @@
 
 #![cfg(feature = "mlx")]
 
+mod adapters;
 mod batch_equivalence;
 mod conformance;
 mod errors;

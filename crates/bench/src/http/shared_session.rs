@@ -3,8 +3,8 @@
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use loquat_session::{
-    Capabilities, HeldMemory, Media, MediaHandle, MediaId, Memory, SequenceId, Session,
-    SessionError, StepBatch, StepOutput,
+    AdapterId, AdapterWeights, AppliedAdapter, Capabilities, HeldMemory, Media, MediaHandle,
+    MediaId, Memory, SequenceId, Session, SessionError, StepBatch, StepOutput,
 };
 
 /// A handle to the session; its users lock it for each call.
@@ -36,8 +36,16 @@ impl Session for SharedSession {
         self.lock().memory()
     }
 
-    fn create(&mut self) -> Result<SequenceId, SessionError> {
-        self.lock().create()
+    fn load_adapter(&mut self, adapter: &AdapterWeights) -> Result<AdapterId, SessionError> {
+        self.lock().load_adapter(adapter)
+    }
+
+    fn unload_adapter(&mut self, adapter: AdapterId) -> Result<(), SessionError> {
+        self.lock().unload_adapter(adapter)
+    }
+
+    fn create_adapted(&mut self, adapters: &[AppliedAdapter]) -> Result<SequenceId, SessionError> {
+        self.lock().create_adapted(adapters)
     }
 
     fn len(&self, sequence: SequenceId) -> Result<usize, SessionError> {

@@ -17,7 +17,7 @@ use super::values::{at_least_one, nonzero, reference, seed};
 #[command(group = ArgGroup::new("scenario")
     .args([
         "clients", "prefill_interference", "turns", "soak", "constrained", "contended", "encode",
-        "http", "work", "machine", "draw", "start",
+        "http", "work", "machine", "draw", "start", "adapters",
     ]))]
 pub struct BenchArgs {
     /// A model, as for `run`.
@@ -57,7 +57,7 @@ pub struct BenchArgs {
     pub depth: Vec<NonZeroUsize>,
     /// Sequences that decode at once, such as 1,4 [default: 1; 4 for prefill interference].
     #[arg(long, value_name = "COUNT", value_parser = at_least_one, value_delimiter = ',')]
-    #[arg(conflicts_with_all = ["clients", "turns", "soak", "contended", "encode", "start"])]
+    #[arg(conflicts_with_all = ["clients", "turns", "soak", "contended", "encode", "start", "adapters"])]
     batch: Vec<NonZeroUsize>,
     /// Rounds; the median is reported [default: 5; 3 for prefill interference and turns].
     #[arg(long, value_name = "COUNT", value_parser = at_least_one)]
@@ -72,23 +72,23 @@ pub struct BenchArgs {
     pub clients: Vec<NonZeroUsize>,
     /// Requests per count of clients [default: four times the largest count].
     #[arg(long, value_name = "COUNT", value_parser = at_least_one, requires = "clients")]
-    #[arg(conflicts_with_all = ["seconds", "prefill_interference", "turns", "soak", "constrained", "contended", "encode", "http", "start", "work", "machine", "draw"])]
+    #[arg(conflicts_with_all = ["seconds", "prefill_interference", "turns", "soak", "constrained", "contended", "encode", "http", "start", "work", "machine", "draw", "adapters"])]
     #[arg(help_heading = SCENARIOS)]
     pub requests: Option<NonZeroUsize>,
     /// How long to send requests per count of clients, instead of --requests.
     #[arg(long, value_name = "SECONDS", value_parser = at_least_one, requires = "clients")]
-    #[arg(conflicts_with_all = ["prefill_interference", "turns", "soak", "constrained", "contended", "encode", "http", "start", "work", "machine", "draw"])]
+    #[arg(conflicts_with_all = ["prefill_interference", "turns", "soak", "constrained", "contended", "encode", "http", "start", "work", "machine", "draw", "adapters"])]
     #[arg(help_heading = SCENARIOS)]
     pub seconds: Option<NonZeroUsize>,
     /// Prompt lengths of the clients, drawn log-uniformly.
     #[arg(long, value_name = "LOW-HIGH", requires = "clients")]
     #[arg(help_heading = SCENARIOS, default_value_t = LengthRange { low: 16, high: 512 })]
-    #[arg(conflicts_with_all = ["prefill_interference", "turns", "soak", "constrained", "contended", "encode", "http", "start", "work", "machine", "draw"])]
+    #[arg(conflicts_with_all = ["prefill_interference", "turns", "soak", "constrained", "contended", "encode", "http", "start", "work", "machine", "draw", "adapters"])]
     pub prompt_range: LengthRange,
     /// Answer lengths of the clients, drawn log-uniformly.
     #[arg(long, value_name = "LOW-HIGH", requires = "clients")]
     #[arg(help_heading = SCENARIOS, default_value_t = LengthRange { low: 32, high: 128 })]
-    #[arg(conflicts_with_all = ["prefill_interference", "turns", "soak", "constrained", "contended", "encode", "http", "start", "work", "machine", "draw"])]
+    #[arg(conflicts_with_all = ["prefill_interference", "turns", "soak", "constrained", "contended", "encode", "http", "start", "work", "machine", "draw", "adapters"])]
     pub output_range: LengthRange,
     /// The slowdown of running streams while a prompt of this length is prefilled.
     #[arg(long, value_name = "TOKENS", value_parser = at_least_one, help_heading = SCENARIOS)]
@@ -96,15 +96,24 @@ pub struct BenchArgs {
     /// How much longer running streams may take per token during a prefill; `inf` for no bound.
     #[arg(long, value_name = "NUMBER", value_parser = slowdown, requires = "scenario")]
     #[arg(help_heading = SCENARIOS, default_value_t = EngineOptions::default().max_slowdown)]
-    #[arg(conflicts_with_all = ["turns", "soak", "constrained", "contended", "encode", "http", "start", "work", "machine", "draw"])]
+    #[arg(conflicts_with_all = ["turns", "soak", "constrained", "contended", "encode", "http", "start", "work", "machine", "draw", "adapters"])]
     pub max_slowdown: f32,
+    /// This many random adapters of all layers' matrices, against none: a prompt, and decoding in
+    /// batches of 1 and of as many as there are adapters.
+    #[arg(long, value_name = "COUNT", value_parser = at_least_one, help_heading = SCENARIOS)]
+    #[arg(conflicts_with_all = ["svg", "seed"])]
+    pub adapters: Option<NonZeroUsize>,
+    /// The adapters' rank.
+    #[arg(long, value_name = "RANK", value_parser = at_least_one, requires = "adapters")]
+    #[arg(help_heading = SCENARIOS, default_value_t = nonzero(16))]
+    pub adapter_rank: NonZeroUsize,
     /// A conversation of this many turns, with and without the prefix cache.
     #[arg(long, value_name = "COUNT", value_parser = at_least_one, help_heading = SCENARIOS)]
     pub turns: Option<NonZeroUsize>,
     /// New tokens per turn.
     #[arg(long, value_name = "TOKENS", value_parser = at_least_one, requires = "turns")]
     #[arg(help_heading = SCENARIOS, default_value_t = nonzero(64))]
-    #[arg(conflicts_with_all = ["clients", "prefill_interference", "soak", "constrained", "contended", "encode", "http", "start", "work", "machine", "draw"])]
+    #[arg(conflicts_with_all = ["clients", "prefill_interference", "soak", "constrained", "contended", "encode", "http", "start", "work", "machine", "draw", "adapters"])]
     pub user_tokens: NonZeroUsize,
     /// Chaos clients for this long on little memory, and a check that nothing leaks.
     #[arg(long, value_name = "SECONDS", value_parser = soak_seconds, help_heading = SCENARIOS)]

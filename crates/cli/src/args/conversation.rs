@@ -25,6 +25,10 @@ pub struct ConversationArgs {
     /// May be repeated.
     #[arg(long, value_name = "FILE", conflicts_with = "messages")]
     pub image: Vec<PathBuf>,
+    /// A video that the prompt is about, for models that read videos: an animated GIF or WebP, or
+    /// any file that `ffmpeg` reads, if it is installed. May be repeated.
+    #[arg(long, value_name = "FILE", conflicts_with = "messages")]
+    pub video: Vec<PathBuf>,
     /// The start of the answer, which the model continues. Not for interactive chats.
     #[arg(long, value_name = "TEXT")]
     pub prefill: Option<String>,

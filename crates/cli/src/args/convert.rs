@@ -3,11 +3,12 @@
 use std::path::PathBuf;
 
 use clap::{Args, ValueEnum};
+use loquat::AdapterFile;
 use loquat_convert::Target;
 use loquat_weights::Dtype;
 
 use super::ModelArgs;
-use super::values::reference;
+use super::values::{adapter, reference};
 
 #[derive(Debug, Args)]
 pub struct ConvertArgs {
@@ -28,6 +29,10 @@ pub struct ConvertArgs {
     /// Values per scale in mlx's q types: 32, 64 or 128 [default: 64].
     #[arg(long, value_name = "VALUES", requires = "quant")]
     pub group_size: Option<usize>,
+    /// Merge an adapter into the model: a directory of peft or mlx-lm, or a GGUF adapter. @SCALE
+    /// multiplies its strength. Repeat the flag to merge several.
+    #[arg(long = "adapter", value_name = "PATH[@SCALE]", value_parser = adapter())]
+    pub adapters: Vec<AdapterFile>,
     /// The output path; written only when the conversion is complete.
     #[arg(long, short, value_name = "PATH")]
     pub output: PathBuf,

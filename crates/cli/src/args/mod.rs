@@ -19,7 +19,7 @@ pub use answer::{AnswerArgs, AnswerConstraint};
 pub use bench::BenchArgs;
 pub use conversation::{ConversationArgs, FormatArgs, ThinkingArg};
 pub use convert::ConvertArgs;
-pub use model::{KindArgs, ModelArgs, ModelChoice, NetworkArgs};
+pub use model::{AdapterArgs, KindArgs, ModelArgs, ModelChoice, NetworkArgs};
 pub use models::{ModelsArgs, PruneArgs, PullArgs, RmArgs, SearchArgs, ShowArgs, VerifyArgs};
 pub use output::{OutputArgs, OutputForm};
 pub use sampling::{FlagValue, SamplingArgs, flag_name};
@@ -138,6 +138,8 @@ pub struct RunArgs {
     pub output: OutputArgs,
     #[command(flatten)]
     pub session: SessionArgs,
+    #[command(flatten)]
+    pub adapters: AdapterArgs,
 }
 
 /// What `run` and `render` read, besides the model and the prompt.
@@ -185,6 +187,8 @@ pub struct GenerateArgs {
     pub output: OutputArgs,
     #[command(flatten)]
     pub session: SessionArgs,
+    #[command(flatten)]
+    pub adapters: AdapterArgs,
 }
 
 /// Flags that only affect how the engine lowers messages.
@@ -235,6 +239,8 @@ pub struct InspectArgs {
     /// Print JSON instead of text.
     #[arg(long)]
     pub json: bool,
+    #[command(flatten)]
+    pub adapters: AdapterArgs,
     #[command(flatten)]
     pub session: SessionArgs,
 }

@@ -3,12 +3,23 @@
 use std::path::{Path, PathBuf};
 
 use clap::Args;
+use loquat::{AdapterFile, MmprojOption};
 use loquat_store::{FileKind, path_reference, reference_path};
+
+use super::values::adapter;
 
 const HEADING: &str = "Model";
 
 /// Every flag below except `--offline`, for commands that need no model.
-pub const MODEL_FLAGS: [&str; 5] = ["gguf", "mlx", "safetensors", "gguf_file", "mlx_file"];
+pub const MODEL_FLAGS: [&str; 7] = [
+    "gguf",
+    "mlx",
+    "safetensors",
+    "gguf_file",
+    "mlx_file",
+    "mmproj",
+    "no_mmproj",
+];
 
 /// The kind of files, if a model has several.
 #[derive(Debug, Clone, Default, Args)]
@@ -23,6 +34,16 @@ pub struct KindArgs {
     /// Use its original safetensors.
     #[arg(long, help_heading = HEADING)]
     pub safetensors: bool,
+}
+
+/// Adapters of a model.
+#[derive(Debug, Clone, Default, Args)]
+pub struct AdapterArgs {
+    /// Apply an adapter: a directory of peft or mlx-lm, or a GGUF adapter. @SCALE multiplies its
+    /// strength, as in style@0.5. Repeat the flag to add several up.
+    #[arg(long = "adapter", value_name = "PATH[@SCALE]", help_heading = HEADING)]
+    #[arg(value_parser = adapter())]
+    pub files: Vec<AdapterFile>,
 }
 
 /// Network access.
@@ -47,7 +68,32 @@ pub struct ModelArgs {
     #[arg(conflicts_with_all = ["gguf", "mlx", "safetensors"])]
     pub mlx_file: Option<PathBuf>,
     #[command(flatten)]
+    pub mmproj: MmprojArgs,
+    #[command(flatten)]
     pub network: NetworkArgs,
+}
+
+/// The vision tower of a GGUF model.
+#[derive(Debug, Clone, Default, Args)]
+#[group(multiple = false)]
+pub struct MmprojArgs {
+    /// Use this vision tower for a GGUF model: an mmproj .gguf file, or owner/name:file on the hub
+    /// [default: one next to the model or in its repository].
+    #[arg(long, value_name = "PATH_OR_REF", help_heading = HEADING)]
+    pub mmproj: Option<String>,
+    /// Use no vision tower: the model reads text only.
+    #[arg(long, help_heading = HEADING)]
+    pub no_mmproj: bool,
+}
+
+impl MmprojArgs {
+    pub fn option(&self) -> MmprojOption {
+        match (&self.mmproj, self.no_mmproj) {
+            (_, true) => MmprojOption::Off,
+            (Some(reference), false) => MmprojOption::Reference(reference.clone()),
+            (None, false) => MmprojOption::Auto,
+        }
+    }
 }
 
 /// The model that arguments and flags select.
@@ -56,6 +102,7 @@ pub struct ModelChoice {
     /// `None` is the catalog's default.
     pub reference: Option<String>,
     pub kind: Option<FileKind>,
+    pub mmproj: MmprojOption,
 }
 
 impl KindArgs {
@@ -87,10 +134,12 @@ impl ModelArgs {
             Some((_, kind, path)) => ModelChoice {
                 reference: Some(as_path(path)),
                 kind: Some(kind),
+                mmproj: self.mmproj.option(),
             },
             None => ModelChoice {
                 reference: word.map(str::to_owned),
                 kind: self.kinds.kind(),
+                mmproj: self.mmproj.option(),
             },
         }
     }
@@ -103,8 +152,13 @@ impl ModelArgs {
             [flag.to_owned(), path]
         });
         let offline = self.network.offline.then(|| "--offline".to_owned());
+        let mmproj = match self.mmproj.option() {
+            MmprojOption::Auto => Vec::new(),
+            MmprojOption::Off => vec!["--no-mmproj".to_owned()],
+            MmprojOption::Reference(reference) => vec!["--mmproj".to_owned(), reference],
+        };
         let flags = kind.into_iter().chain(file.into_iter().flatten());
-        flags.chain(offline).collect()
+        flags.chain(mmproj).chain(offline).collect()
     }
 }
 

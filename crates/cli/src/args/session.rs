@@ -25,6 +25,10 @@ pub struct SessionArgs {
     #[arg(long, value_name = "SIZE", env = "LOQUAT_MEMORY", value_parser = units::budget)]
     #[arg(allow_negative_numbers = true)]
     pub memory: Option<MemoryBudget>,
+    /// Positions of images and videos that may be encoded at once; 0 leaves a model's vision tower
+    /// unloaded [default: 8192 if the model reads images].
+    #[arg(long, value_name = "COUNT")]
+    pub media_positions: Option<usize>,
     /// Compute threads [default: one per physical core].
     #[arg(long, value_name = "COUNT", value_parser = at_least_one)]
     #[arg(allow_negative_numbers = true)]
@@ -61,6 +65,7 @@ impl SessionArgs {
                 PrecisionArg::Reference => Precision::Reference,
             },
             kv_format: self.kv_format,
+            media_positions: self.media_positions,
             ..SessionOptions::default()
         }
     }

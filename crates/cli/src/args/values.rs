@@ -1,17 +1,42 @@
 //! Parsers of flag values.
 
+use std::ffi::OsStr;
 use std::num::NonZeroUsize;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use clap::builder::{OsStringValueParser, TypedValueParser};
 use jiff::civil::{Date, Time};
 use jiff::tz::Offset;
+use loquat::AdapterFile;
 use loquat_store::path_reference;
 use serde_json::Value;
 
 /// A model reference. A path that is not valid UTF-8 becomes a URL.
 pub fn reference() -> impl TypedValueParser<Value = String> {
     OsStringValueParser::new().map(|text| path_reference(Path::new(&text)))
+}
+
+/// An adapter's path and its scale, after the last `@` if that is a number.
+pub fn adapter() -> impl TypedValueParser<Value = AdapterFile> {
+    OsStringValueParser::new().try_map(|text| {
+        let (path, scale) = split_scale(&text);
+        if scale.is_finite() && scale != 0.0 {
+            Ok(AdapterFile { path, scale })
+        } else {
+            Err(format!(
+                "the scale is {scale}; use a finite number other than 0"
+            ))
+        }
+    })
+}
+
+fn split_scale(text: &OsStr) -> (PathBuf, f32) {
+    let split = text.to_str().and_then(|text| text.rsplit_once('@'));
+    let scaled = split.and_then(|(path, scale)| Some((path, scale.parse().ok()?)));
+    match scaled {
+        Some((path, scale)) if !path.is_empty() => (path.into(), scale),
+        _ => (text.into(), 1.0),
+    }
 }
 
 pub fn nonzero(value: usize) -> NonZeroUsize {

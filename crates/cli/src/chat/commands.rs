@@ -8,6 +8,7 @@ pub enum Command {
     Unset,
     System,
     Image,
+    Video,
     Save,
     SaveOver,
     Load,
@@ -96,7 +97,7 @@ impl CommandEntry {
 const NONE: (Argument, &str) = (Argument::None, "");
 
 /// In the order of help.
-pub const COMMANDS: [CommandEntry; 15] = [
+pub const COMMANDS: [CommandEntry; 16] = [
     entry(
         "set",
         Command::Set,
@@ -126,6 +127,12 @@ pub const COMMANDS: [CommandEntry; 15] = [
         Command::Image,
         (Argument::File, "FILE"),
         "add an image to the next message",
+    ),
+    entry(
+        "video",
+        Command::Video,
+        (Argument::File, "FILE"),
+        "add a video to the next message",
     ),
     entry(
         "save",

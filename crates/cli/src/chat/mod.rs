@@ -13,7 +13,7 @@ mod transcript;
 use std::ops::ControlFlow;
 
 use loquat::{Error, Finish};
-use loquat_chat::{ContentPart, Conversation, Image, Message, Role, ToolCall};
+use loquat_chat::{ContentPart, Conversation, Message, Role, ToolCall};
 use loquat_engine::EngineError;
 
 pub use settings::Settings;
@@ -42,7 +42,7 @@ pub fn converse(
         editor: LineEditor::new(history, ModelNames::from_store(opener.store))?,
         talk,
         conversation,
-        images: Vec::new(),
+        media: Vec::new(),
         last: None,
     };
     remark("Chatting. /help for help, Ctrl-D to leave.");
@@ -78,8 +78,8 @@ struct Chat<'a> {
     editor: LineEditor,
     talk: ChatModel,
     conversation: Conversation,
-    /// For the next message.
-    images: Vec<Image>,
+    /// Images and videos for the next message.
+    media: Vec<ContentPart>,
     /// The end of the last answer that was not stopped.
     last: Option<Finish>,
 }
@@ -128,15 +128,17 @@ impl Chat<'_> {
     }
 
     fn execute(&mut self, command: Command, argument: &str) -> Result<ControlFlow<()>, CliError> {
+        let path = || transcript::expand_path(argument);
         match command {
             Command::Set => self.set(argument)?,
             Command::Unset => self.change(|settings| settings.unset(argument))?,
             Command::System => self.system(argument),
-            Command::Image => self.add_image(argument)?,
+            Command::Image => self.add_media(files::image("/image", &path())?.into())?,
+            Command::Video => self.add_media(files::video("/video", &path())?.into())?,
             Command::Save => self.save(argument, false)?,
             Command::SaveOver => self.save(argument, true)?,
             Command::Load => {
-                self.conversation = transcript::load(&transcript::expand_path(argument))?;
+                self.conversation = transcript::load(&path())?;
                 self.last = None;
                 remark(&message_count(self.conversation.turns().len()));
             }
@@ -160,7 +162,7 @@ impl Chat<'_> {
             }
             Command::Clear => {
                 self.conversation.clear();
-                self.images.clear();
+                self.media.clear();
                 self.last = None;
                 remark("Conversation cleared.");
             }
@@ -170,28 +172,25 @@ impl Chat<'_> {
         Ok(ControlFlow::Continue(()))
     }
 
-    /// Refuses an image that the model cannot read before it is sent.
-    fn add_image(&mut self, argument: &str) -> Result<(), CliError> {
-        let path = transcript::expand_path(argument);
-        let image = files::image("/image", &path)?;
-        self.talk.check_image(&image)?;
-        self.images.push(image);
-        remark(&match self.images.len() {
-            1 => "The next message has this image.".to_owned(),
-            count => format!("The next message has {count} images."),
-        });
+    /// Refuses an image or a video that the model cannot read before it is sent.
+    fn add_media(&mut self, media: ContentPart) -> Result<(), CliError> {
+        self.talk.check_media(&media)?;
+        self.media.push(media);
+        remark(&format!(
+            "The next message has {}.",
+            media_count(&self.media)
+        ));
         Ok(())
     }
 
-    /// Asks a question about the images that were added. They are kept if it is not answered.
+    /// Asks a question about the media that were added. They are kept if it is not answered.
     fn ask(&mut self, text: String) -> Result<(), CliError> {
-        let images = self.images.iter().cloned().map(ContentPart::Image);
-        let mut parts: Vec<_> = images.collect();
+        let mut parts = self.media.clone();
         parts.push(text.into());
         let turns = self.conversation.turns().len();
         self.answer(Message::user(parts))?;
         if self.conversation.turns().len() > turns {
-            self.images.clear();
+            self.media.clear();
         }
         Ok(())
     }
@@ -371,16 +370,39 @@ fn message_count(turns: usize) -> String {
     }
 }
 
+/// For example `an image and 2 videos`.
+fn media_count(media: &[ContentPart]) -> String {
+    let videos = media
+        .iter()
+        .filter(|part| matches!(part, ContentPart::Video(_)));
+    let videos = videos.count();
+    let counted = [
+        (media.len() - videos, "an image", "images"),
+        (videos, "a video", "videos"),
+    ];
+    let kinds = counted
+        .into_iter()
+        .filter_map(|(count, one, many)| match count {
+            0 => None,
+            1 => Some(one.to_owned()),
+            count => Some(format!("{count} {many}")),
+        });
+    kinds.collect::<Vec<_>>().join(" and ")
+}
+
 /// The first line of a message, shortened.
 fn summary(message: &Message) -> String {
     const MAX_LEN: usize = 60;
     let text = sanitize(&message.content.joined());
     let line = text.lines().next().unwrap_or_default();
-    let images = message.content.media().count();
-    let line = match images {
-        0 => line.to_owned(),
-        1 => format!("[image] {line}"),
-        count => format!("[{count} images] {line}"),
+    let media: Vec<ContentPart> = message
+        .content
+        .media()
+        .map(|(_, part)| part.clone())
+        .collect();
+    let line = match media.as_slice() {
+        [] => line.to_owned(),
+        media => format!("[{}] {line}", media_count(media)),
     };
     match line.char_indices().nth(MAX_LEN) {
         Some((end, _)) => format!("{}…", &line[..end]),
@@ -403,6 +425,21 @@ mod tests {
         let lines = settings_list(&all);
         let lines: Vec<&str> = lines.lines().take(2).collect();
         assert_eq!(lines, ["* top-p  0.5", "  seed"]);
+    }
+
+    #[test]
+    fn media_are_counted_by_kind() {
+        let image = || ContentPart::from(loquat_chat::Image::from_bytes([1]));
+        let video = || ContentPart::from(loquat_chat::Video::from_bytes([1]));
+        for (media, expected) in [
+            (vec![image()], "an image"),
+            (vec![video(), video()], "2 videos"),
+            (vec![image(), video(), image()], "2 images and a video"),
+        ] {
+            assert_eq!(media_count(&media), expected);
+        }
+        let message = Message::user(vec![image(), "What is this?".into()]);
+        assert_eq!(summary(&message), "[an image] What is this?");
     }
 
     #[test]

@@ -20,6 +20,7 @@ pub fn parse_choice(argument: &str) -> Result<ModelChoice, CliError> {
     Ok(ModelChoice {
         reference: Some(reference).filter(|reference| !reference.is_empty()),
         kind: named.kinds.kind(),
+        ..ModelChoice::default()
     })
 }
 

@@ -49,6 +49,7 @@ pub fn run(args: &FitArgs) -> Result<(), CliError> {
             let wanted = ModelQuery {
                 reference,
                 kind: choice.kind,
+                ..ModelQuery::default()
             };
             for_model(&store, &machine, backend, (&wanted, args.context))?
         }

@@ -56,6 +56,7 @@ impl OpenAttempt {
         ModelQuery {
             reference: &self.reference,
             kind: self.kind,
+            ..ModelQuery::default()
         }
     }
 }

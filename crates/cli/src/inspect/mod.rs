@@ -5,8 +5,9 @@ mod chat_format;
 use std::collections::BTreeMap;
 use std::fmt::Write;
 
-use loquat::ModelFiles;
+use loquat::{ModelFiles, OpenAdapters};
 use loquat_session::{Backend, Capabilities, MemoryBudget, Plan, PrefixCopy, Probe};
+use loquat_weights::AdapterWeights;
 use serde_json::{Value, json};
 
 use crate::args::InspectArgs;
@@ -22,13 +23,63 @@ pub fn run(args: &InspectArgs) -> Result<(), CliError> {
     let backend = backends::select(&args.session.backend)?;
     let model = ModelFiles::open(&locate(&store, &args.source.choice(args.model.as_deref()))?)?;
     // With the options of `run`, so that the numbers match.
-    let plan = backend.plan(&model.source, &args.session.options(1))?;
+    let adapters = model.open_adapters(&args.adapters.files)?;
+    let options = adapters.make_room(&args.session.options(1));
+    let plan = backend.plan(&model.source, &options)?;
     let limits = MemoryLimits::new(backend, args.session.memory);
     if args.json {
-        return print_json(&as_json(&model, &plan, &limits, args.tensors));
+        let mut json = as_json(&model, &plan, &limits, args.tensors);
+        if !args.adapters.files.is_empty() {
+            json["adapters"] = adapters_json(&adapters);
+        }
+        return print_json(&json);
     }
     let text = as_text(&model, &plan, &limits, args.tensors);
-    print(&format!("{}\n", text.trim_end()))
+    let adapters = adapters_text(&adapters);
+    print(&format!("{}\n", (text + &adapters).trim_end()))
+}
+
+fn adapters_text(adapters: &OpenAdapters) -> String {
+    let mut text = String::new();
+    for (weights, scale) in adapters.iter() {
+        let info = weights.info();
+        let base = info.base.as_deref().unwrap_or("not named");
+        let (matrices, replaced) = changes(weights);
+        // Writing to a String cannot fail.
+        let _ = write!(
+            text,
+            "\nadapter {} ({}), scale {scale}\n  base {base}\n  rank {}, {matrices} matrices \
+             adapted, {replaced} weights replaced, at most {} in memory\n",
+            info.name,
+            info.format,
+            weights.rank(),
+            bytes(weights.bytes()),
+        );
+    }
+    text
+}
+
+fn adapters_json(adapters: &OpenAdapters) -> Value {
+    let adapters = adapters.iter().map(|(weights, scale)| {
+        let (matrices, replaced) = changes(weights);
+        json!({
+            "name": weights.info().name,
+            "format": weights.info().format,
+            "base": weights.info().base,
+            "scale": scale,
+            "rank": weights.rank(),
+            "adapted_matrices": matrices,
+            "replaced_weights": replaced,
+            "max_bytes": weights.bytes(),
+        })
+    });
+    adapters.collect()
+}
+
+/// How many matrices have factors, and how many weights are replaced.
+fn changes(weights: &AdapterWeights) -> (usize, usize) {
+    let replaced = weights.replaced().roles().count();
+    (weights.low_ranks().count(), replaced)
 }
 
 /// Available memory in bytes.
@@ -244,8 +295,11 @@ fn vision_rows(model: &ModelFiles, plan: &Plan) -> Vec<(&'static str, String)> {
     };
     let positions = plan.memory.media_capacity;
     let media = plan.memory.media_bytes_per_position * positions as u64;
+    let file = model.checkpoint.mmproj();
+    let file = file.map(|path| path.display().to_string());
     vec![
         ("vision tower", describe::vision(vision)),
+        ("tower's file", file.unwrap_or_default()),
         ("processor", processor),
         (
             "encoded media",
@@ -270,6 +324,7 @@ fn vision_json(model: &ModelFiles, plan: &Plan) -> Value {
     };
     json!({
         "tower": describe::vision(vision),
+        "file": model.checkpoint.mmproj(),
         "layers": vision.layers.len(),
         "hidden_size": vision.hidden_size,
         "patch_size": vision.patch.side,

@@ -57,6 +57,7 @@ pub fn pull(args: &PullArgs) -> Result<(), CliError> {
     let wanted = ModelQuery {
         reference: &args.model,
         kind: args.kinds.kind(),
+        ..ModelQuery::default()
     };
     let located = store.pull(&wanted, &mut DownloadBar::default())?;
     if args.json {
@@ -80,6 +81,7 @@ pub fn remove(args: &RmArgs) -> Result<(), CliError> {
             &ModelQuery {
                 reference,
                 kind: args.kinds.kind(),
+                ..ModelQuery::default()
             },
         )
     });
@@ -107,7 +109,11 @@ pub fn verify(args: &VerifyArgs) -> Result<(), CliError> {
     let held = match &args.model {
         Some(reference) => {
             let kind = args.kinds.kind();
-            store.find_stored(&ModelQuery { reference, kind })?
+            store.find_stored(&ModelQuery {
+                reference,
+                kind,
+                ..ModelQuery::default()
+            })?
         }
         None => store.stored_models()?,
     };

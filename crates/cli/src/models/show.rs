@@ -18,6 +18,7 @@ pub fn show(args: &ShowArgs) -> Result<(), CliError> {
     let wanted = ModelQuery {
         reference: &args.model,
         kind: args.kinds.kind(),
+        ..ModelQuery::default()
     };
     let details = ModelDetails::find(&store, &wanted)?;
     if args.json {

@@ -4,7 +4,7 @@ use std::num::NonZeroUsize;
 use std::path::Path;
 use std::time::{Duration, UNIX_EPOCH};
 
-use loquat::ModelFiles;
+use loquat::{MmprojOption, ModelFiles};
 use loquat_chat::{ChatContext, MediaReader};
 use loquat_engine::EngineOptions;
 use loquat_server::config;
@@ -43,6 +43,7 @@ impl LocalModels {
         let named = loquat_store::ModelQuery {
             reference: &config.source,
             kind: config.kind,
+            ..loquat_store::ModelQuery::default()
         };
         match self.store.resolve(&named)? {
             ResolvedReference::Local(_) => self.check(config),
@@ -77,6 +78,14 @@ impl Opener for LocalModels {
     }
 }
 
+fn mmproj(config: &config::ModelConfig) -> MmprojOption {
+    match config.mmproj.as_deref() {
+        None => MmprojOption::Auto,
+        Some("none") => MmprojOption::Off,
+        Some(reference) => MmprojOption::Reference(reference.to_owned()),
+    }
+}
+
 fn failure(error: CliError) -> OpenFailure {
     OpenFailure::new(error)
 }
@@ -98,6 +107,7 @@ impl PlannedModel {
         let chosen = ModelChoice {
             reference: Some(config.source.clone()),
             kind: config.kind,
+            mmproj: mmproj(config),
         };
         let attempt = OpenAttempt::new(store, &chosen, &config.backend, &options);
         fit::refuse_oversized(store, &attempt)?;
@@ -180,6 +190,7 @@ impl ServableModel {
             ..
         } = self.planned;
         let options = LoadOptions {
+            adapters: Default::default(),
             backend,
             session: options,
             engine: engine_options(config),
@@ -196,6 +207,7 @@ fn session_options(config: &config::ModelConfig) -> SessionOptions {
     SessionOptions {
         context: config.context,
         memory: config.memory,
+        media_positions: config.media_positions,
         threads: config.threads,
         max_sequences: config.parallel.saturating_add(RETAINED_SEQUENCES),
         precision: config.precision,

@@ -3,6 +3,7 @@
 //! The models are the test kit's tiny random ones. Tests that depend on what they generate use a
 //! seed, temperature 0 or a bias.
 
+mod adapters;
 mod backends;
 mod batch_equivalence;
 mod bench;

@@ -153,3 +153,14 @@ fn rows_without_token_get_no_token() {
         assert!(!text.contains("[PAD285]"), "{name}");
     }
 }
+
+#[test]
+fn tower_beside_a_model_is_left_out() {
+    let folder = goldens::fixtures().join("goldens-vision-gguf/gemma3");
+    assert!(Checkpoint::open(&folder).unwrap().spec.vision.is_some());
+    let text = tensors(&folder.join("gemma3.gguf"));
+    let copy = to(Target::Gguf, "f32", &folder).unwrap();
+    assert!(text.keys().eq(tensors(&copy.path).keys()));
+    let back = to(Target::Safetensors, "bf16", &folder).unwrap();
+    assert!(Checkpoint::open(&back.path).unwrap().spec.vision.is_none());
+}

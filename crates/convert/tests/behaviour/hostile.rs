@@ -11,6 +11,7 @@ use crate::support::to;
 fn conversion<'a>(source: &'a Path, out: &'a Path) -> Conversion<'a> {
     Conversion {
         source,
+        adapters: &[],
         out,
         target: Target::Mlx,
         quant: Quant::default_of(Target::Mlx),

@@ -29,6 +29,7 @@ pub fn to(target: Target, quant: &str, source: &Path) -> Result<Converted, Conve
     let report = convert(
         &Conversion {
             source,
+            adapters: &[],
             out: &path,
             target,
             quant,

@@ -6,10 +6,10 @@
 mod radix;
 
 use std::collections::BTreeMap;
-use std::sync::Arc;
 
-use loquat_session::{HeldMemory, PrefixCopy, SequenceId, Session};
+use loquat_session::{AdapterId, HeldMemory, PrefixCopy, SequenceId, Session};
 
+use crate::adapters::Scope;
 use radix::{Found, Radix};
 
 /// Statistics of the prefix cache.
@@ -28,8 +28,6 @@ pub struct CacheStats {
     /// Sequences evicted.
     pub evictions: u64,
 }
-
-type Scope = Option<Arc<str>>;
 
 pub(crate) struct PrefixCache {
     policy: Policy,
@@ -192,6 +190,16 @@ impl PrefixCache {
         self.stats.evictions += 1;
         self.forget(session, id);
         true
+    }
+
+    /// Releases the sequences that have an adapter.
+    pub fn forget_adapter(&mut self, session: &mut dyn Session, adapter: AdapterId) {
+        let entries = self.entries.iter();
+        let adapted = entries.filter(|(_, entry)| entry.scope.has(adapter));
+        let ids: Vec<SequenceId> = adapted.map(|(id, _)| *id).collect();
+        for id in ids {
+            self.forget(session, id);
+        }
     }
 
     /// Releases all sequences.

@@ -1,11 +1,12 @@
 //! Prompts with media.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use loquat_session::sequences::MediaRules;
 use loquat_session::{Grid, Media, Picture, View};
 use loquat_spec::MediaAttention;
-use loquat_testkit::fake_session::FakeOptions;
+use loquat_testkit::fake_session::{Cost, FakeOptions};
 
 use super::harness::{End, Harness, even_steps, greedy, one_at_a_time, prompt};
 use crate::{
@@ -127,6 +128,107 @@ fn media_are_freed_for_others_and_at_the_end() {
     harness.engine.clear_cache();
     harness.turns(2);
     assert_eq!(harness.engine.memory().media_in_use, 0);
+    harness.assert_empty();
+}
+
+#[test]
+fn streams_go_on_between_encodings() {
+    const ENCODE: Duration = Duration::from_millis(200);
+    const STEP: Duration = Duration::from_millis(10);
+    let fake = FakeOptions {
+        media: MediaRules {
+            capacity: 6 * PATCHES,
+            ..causal().media
+        },
+        cost: Cost {
+            step: STEP,
+            encode: ENCODE,
+            ..Cost::default()
+        },
+        ..FakeOptions::default()
+    };
+    let kinds = 3..8;
+    let count = kinds.len() as u32;
+    let album = || {
+        let pictures = kinds.clone().map(|kind| PromptSpan::Media {
+            content: picture(kind),
+            range: 0..PATCHES,
+        });
+        let spans = std::iter::once(PromptSpan::Tokens(prompt(1, 20))).chain(pictures);
+        let (prompt, media) = join_spans(spans.collect());
+        GenerateRequest {
+            media,
+            ..greedy(&prompt, 4)
+        }
+    };
+    for max_slowdown in [2.0, f32::INFINITY] {
+        let options = EngineOptions {
+            max_slowdown,
+            ..EngineOptions::default()
+        };
+        let mut harness = Harness::new(fake.clone(), options.clone());
+        let expected = Harness::new(fake.clone(), options).answer(album());
+        let stream = harness.submit(greedy(&prompt(9, 5), 400));
+        harness.turns(20);
+        let began = harness.clock.elapsed();
+        let reader = harness.submit(album());
+        assert_eq!(harness.finish(reader).ids(), expected);
+        assert_eq!(harness.counters.encoded(), count as usize);
+        let took = harness.clock.elapsed() - began;
+        let times = &harness.readers[stream].times;
+        let gaps = times.windows(2).map(|pair| pair[1] - pair[0]);
+        let longest = gaps.max().expect("tokens");
+        assert!(longest <= ENCODE + STEP, "{longest:?}");
+        let tokens = times.iter().filter(|at| **at >= began).count() as u32;
+        assert!(tokens >= count);
+        // Bounded, the stream has as much time for itself as the encodings take. They do not
+        // follow each other sooner, and the last is followed by the answer at once.
+        let alone = STEP * tokens;
+        if max_slowdown.is_finite() {
+            assert!(alone >= ENCODE * (count - 1), "{alone:?} of {took:?}");
+        } else {
+            assert!(took < (ENCODE + 3 * STEP) * count, "{took:?}");
+        }
+        harness.finish_all();
+        harness.assert_empty();
+    }
+}
+
+#[test]
+fn requests_for_all_room_take_turns() {
+    // Each needs both pictures encoded; two that hold one each would wait forever.
+    let both = |kinds: [u32; 2]| {
+        let pictures = kinds.map(|kind| PromptSpan::Media {
+            content: picture(kind),
+            range: 0..PATCHES,
+        });
+        let (prompt, media) = join_spans(pictures.into());
+        GenerateRequest {
+            media,
+            ..greedy(&prompt, 3)
+        }
+    };
+    let mut harness = Harness::new(causal(), EngineOptions::default());
+    let requests = [[3, 4], [5, 6], [4, 7]].map(both);
+    let readers = requests.clone().map(|request| harness.submit(request));
+    for (reader, request) in readers.into_iter().zip(requests) {
+        let expected = alone(causal(), request);
+        assert_eq!(harness.finish(reader).ids(), expected);
+    }
+    harness.assert_empty();
+}
+
+#[test]
+fn request_cancelled_before_its_media_frees_them() {
+    let mut harness = Harness::new(causal(), EngineOptions::default());
+    let reader = harness.submit(shows(&picture(3), 4));
+    harness.worker.take_commands(false);
+    harness.readers[reader].generation = None;
+    harness.turns(2);
+    assert_eq!(harness.counters.encoded(), 0);
+    for kinds in 4..7 {
+        harness.answer(shows(&picture(kinds), 4));
+    }
     harness.assert_empty();
 }
 

@@ -21,6 +21,7 @@ fn cpu() -> FakeOptions {
             row: Duration::from_micros(500),
             token: millis(1),
             depth: Duration::from_micros(600),
+            encode: Duration::ZERO,
         },
         ..FakeOptions::default()
     }

@@ -88,6 +88,7 @@ fn fake(rng: &mut SeededRng, recurrent: bool) -> FakeOptions {
             row: Duration::from_micros(rng.pick(&[0, 500])),
             token: Duration::from_micros(rng.pick(&[0, 100, 3000])),
             depth: Duration::from_micros(rng.pick(&[0, 600])),
+            encode: Duration::ZERO,
         },
         faults: faults(rng),
         ..FakeOptions::default()

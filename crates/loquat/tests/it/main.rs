@@ -8,6 +8,7 @@ mod examples;
 mod loading;
 mod logprobs;
 mod media;
+mod mmproj;
 mod tokenization;
 mod tools;
 

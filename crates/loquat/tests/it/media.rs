@@ -1,15 +1,18 @@
 //! Images and videos in chats, on the tiny checkpoints of `crates/testkit/goldens-vision`.
 
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use loquat::{
-    BackendChoice, ChatRequest, ContentPart, Detail, Error, Image, KvFormat, Message, Model,
-    ModelOptions, Precision, Role, Video,
+    BackendChoice, ChatRequest, ContentPart, Continuation, Detail, Error, Image, KvFormat, Message,
+    Model, ModelOptions, Precision, PromptEmbeddings, Role, Video,
 };
 use loquat_chat::{ChatError, Raster};
 use loquat_media::Limits;
+use loquat_testkit::gif::animated_gif;
 use loquat_testkit::goldens;
 use loquat_text::ChatTemplate;
+use loquat_weights::decode::decode_row;
 use loquat_weights::{Blob, safetensors};
 use serde_json::Value;
 
@@ -24,6 +27,18 @@ const TEMPLATE: &str = "{% for message in messages %}\
     {% else %}{{ part.text }}{% endif %}{% endfor %}{% endif %}{% endfor %}";
 
 fn load(folder: &Path, template: &str) -> Model {
+    load_on(BackendChoice::CPU, folder, template)
+}
+
+fn load_on(backend: BackendChoice, folder: &Path, template: &str) -> Model {
+    let options = ModelOptions {
+        backend,
+        ..options(template)
+    };
+    options.load(folder.to_str().unwrap()).unwrap()
+}
+
+fn options(template: &str) -> ModelOptions {
     let mut options = ModelOptions {
         backend: BackendChoice::CPU,
         template: Some(ChatTemplate::new(template).unwrap()),
@@ -31,7 +46,7 @@ fn load(folder: &Path, template: &str) -> Model {
     };
     options.session.precision = Precision::Reference;
     options.session.kv_format = Some(KvFormat::F32);
-    options.load(folder.to_str().unwrap()).unwrap()
+    options
 }
 
 fn qwen() -> (Model, PathBuf) {
@@ -60,6 +75,19 @@ fn integers(folder: &Path, name: &str) -> Option<Vec<u32>> {
 /// Files go in, and the tokens of transformers come out.
 #[test]
 fn images_and_videos_give_the_reference_answers() {
+    assert_reference_answers(BackendChoice::CPU);
+}
+
+#[test]
+fn mlx_gives_the_reference_answers_for_media() {
+    let mlx: BackendChoice = "mlx".parse().unwrap();
+    match mlx.resolve() {
+        Ok(_) => assert_reference_answers(mlx),
+        Err(why) => eprintln!("not tested: {why}"),
+    }
+}
+
+fn assert_reference_answers(backend: BackendChoice) {
     let goldens = goldens::vision();
     let mut cases = 0;
     let mut wrong = Vec::new();
@@ -74,7 +102,7 @@ fn images_and_videos_give_the_reference_answers() {
                 continue;
             };
             let prompt = facts["prompts"][case].as_str().unwrap();
-            let model = load(&folder, prompt);
+            let model = load_on(backend, &folder, prompt);
             let names = facts["images"][case].as_array().unwrap();
             let files = names
                 .iter()
@@ -233,6 +261,117 @@ fn unusable_images_are_refused_by_place() {
         matches!(error, ChatError::MediaUnsupported { .. }),
         "{error}"
     );
+}
+
+#[test]
+fn media_that_do_not_fit_are_refused_before_decoding() {
+    let goldens = goldens::vision();
+    let folder = goldens.join("qwen3_vl");
+    let open = |change: fn(&mut ModelOptions)| {
+        let mut options = options(TEMPLATE);
+        change(&mut options);
+        options.load(folder.to_str().unwrap()).unwrap()
+    };
+    let short_context = open(|options| options.session.context = Some(64));
+    let few_positions = open(|options| options.session.media_positions = Some(48));
+    // A hundred seconds, of which each has at least a position.
+    let clip = animated_gif(32, 32, 400, 1);
+    let picture = image(&goldens.join("images"), "img1_90x61.png");
+    let video = || ContentPart::from(Video::from_bytes(clip.clone()));
+    let album: Vec<ContentPart> = (0..20).map(|_| picture.clone().into()).collect();
+    for (model, parts, last) in [
+        (&short_context, vec![video(), "?".into()], false),
+        (&few_positions, vec![video(), "?".into()], false),
+        (&short_context, album, true),
+    ] {
+        let request = ChatRequest {
+            messages: vec![Message::user(parts)],
+            ..ChatRequest::default()
+        };
+        let error = model.chat_context().lower(request).unwrap_err();
+        let ChatError::MediaTooLong {
+            field,
+            positions,
+            room,
+        } = &error
+        else {
+            panic!("{error}");
+        };
+        assert_eq!(field != "messages[0].content[0]", last, "{error}");
+        assert!(positions > room && *room <= 64, "{error}");
+        assert_eq!(model.engine().stats().totals.media_encoded, 0);
+    }
+    // What fits is answered.
+    let short = Video::from_bytes(animated_gif(48, 48, 4, 1));
+    let ask = Message::user(vec![short.into(), "?".into()]);
+    let chat = short_context.converse(vec![ask]).max_tokens(2);
+    chat.text().unwrap();
+    assert_eq!(short_context.engine().stats().totals.media_encoded, 1);
+}
+
+#[test]
+fn images_of_earlier_turns_are_not_preprocessed_again() {
+    let (model, images) = qwen();
+    let lower = |parts: Vec<ContentPart>| {
+        let request = ChatRequest {
+            messages: vec![Message::user(parts)],
+            ..ChatRequest::default()
+        };
+        let generate = model.chat_context().lower(request).unwrap().generate;
+        let contents = generate.media.into_iter().map(|media| media.content);
+        contents.collect::<Vec<_>>()
+    };
+    let picture = || ContentPart::from(image(&images, "img1_90x61.png"));
+    let clip = || ContentPart::from(Video::from_bytes(animated_gif(48, 48, 4, 1)));
+    let first = lower(vec![picture(), clip()]);
+    let again = lower(vec![picture(), clip(), "more".into()]);
+    assert_eq!(first.len(), again.len());
+    for (first, again) in first.iter().zip(&again) {
+        assert!(Arc::ptr_eq(first, again));
+    }
+    let other = lower(vec![image(&images, "frame0_90x61.png").into()]);
+    assert!(!Arc::ptr_eq(&first[0], &other[0]));
+}
+
+#[test]
+fn embeddings_of_tokens_continue_like_the_tokens() {
+    let (model, images) = qwen();
+    let folder = images.with_file_name("qwen3_vl");
+    let tensors = safetensors::open(&folder.join("model.safetensors")).unwrap();
+    let mut matrices = tensors.iter();
+    let matrix = matrices.find(|tensor| tensor.name.ends_with("embed_tokens.weight"));
+    let matrix = matrix.unwrap();
+    let [vocab, width] = matrix.shape[..] else {
+        panic!("{:?}", matrix.shape);
+    };
+    let mut values = vec![0.0; vocab * width];
+    decode_row(matrix.dtype, &matrix.data, &mut values).unwrap();
+    let embedded = |text: &str| {
+        let tokens = model.tokenize(text).unwrap().into_iter();
+        let rows = tokens.map(|token| &values[token as usize * width..][..width]);
+        PromptEmbeddings::new(rows.collect::<Vec<_>>().concat(), width).unwrap()
+    };
+    let finish = |continuation: Continuation| {
+        let answer = continuation.max_tokens(12).temperature(0.0);
+        answer.text().unwrap()
+    };
+    let expected = finish(model.complete("A river is"));
+    assert_eq!(
+        finish(model.complete("").embeddings(embedded("A river is"))),
+        expected
+    );
+    // Text may follow.
+    assert_eq!(
+        finish(model.complete(" is").embeddings(embedded("A river"))),
+        expected
+    );
+    assert_ne!(
+        finish(model.complete("").embeddings(embedded("A mountain is"))),
+        expected
+    );
+    let narrow = PromptEmbeddings::new(vec![0.0; width], width / 2).unwrap();
+    let error = model.complete("").embeddings(narrow).text().unwrap_err();
+    assert!(matches!(error, Error::PromptEmbeddings(_)), "{error}");
 }
 
 #[test]

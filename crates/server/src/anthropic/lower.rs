@@ -12,11 +12,11 @@ use serde_json::Value;
 use super::request::{
     self as wire, Base64Source, CountRequest, CustomTool, Display, ImageBlock, ImageSource,
     InputBlock, InputMessage, MessageRole, OutputConfig, OutputFormat, ResultBlock, SystemBlock,
-    TextBlock, ThinkingBlock, ToolDefinition, ToolResultBlock, ToolUseBlock,
+    TextBlock, ThinkingBlock, ToolDefinition, ToolResultBlock, ToolUseBlock, UrlSource,
 };
 use crate::error::ApiError;
 use crate::field::{Field, FieldPath};
-use crate::images;
+use crate::media_data;
 use crate::union::TextOr;
 
 pub struct LoweredConversation {
@@ -276,12 +276,19 @@ impl Lowering {
 
     fn image(&mut self, block: ImageBlock, path: FieldPath) -> Result<Image, ApiError> {
         let ImageBlock {
-            source: ImageSource::Base64(Base64Source { media_type, data }),
+            source,
             cache_control,
         } = block;
         self.ignore_if("cache_control", cache_control.is_some());
-        let field = path.field(Field::Source).field(Field::Data);
-        images::from_base64(field, &data, Some(&media_type))
+        let field = path.field(Field::Source);
+        match source {
+            ImageSource::Base64(Base64Source { media_type, data }) => {
+                media_data::image_from_base64(field.field(Field::Data), &data, Some(&media_type))
+            }
+            ImageSource::Url(UrlSource { url }) => {
+                media_data::image_from_url(field.field(Field::Url), &url)
+            }
+        }
     }
 
     fn text(&mut self, block: TextBlock) -> String {

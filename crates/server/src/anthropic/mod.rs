@@ -26,6 +26,7 @@ use crate::app::App;
 use crate::caller::Caller;
 use crate::error::ApiError;
 use crate::field::{Field, FieldPath};
+use crate::remote_media;
 use crate::reply::{self, ActiveReply, ReplyOptions};
 use crate::wire::{JsonBody, with_ignored_header};
 use crate::{lowering, sampling};
@@ -73,7 +74,7 @@ pub async fn messages(
     } = value;
     let lease = app.lease(&caller, &model).await?;
     // The prompt is the one that `count_tokens` counts.
-    let conversation = CountRequest {
+    let mut conversation = CountRequest {
         model,
         messages,
         system,
@@ -82,6 +83,7 @@ pub async fn messages(
         thinking,
         output_config,
     };
+    remote_media::fetch(&app, &lease, &mut conversation).await?;
     let (model, stop) = (lease.clone(), stop_sequences.clone());
     let lowered = lowering::run(move || {
         let mut lowered = lower(conversation, model.chat_context())?;
@@ -156,9 +158,12 @@ pub async fn count_tokens(
     body: JsonBody<CountRequest>,
 ) -> Result<Response, ApiError> {
     let JsonBody {
-        value, mut ignored, ..
+        mut value,
+        mut ignored,
+        ..
     } = body;
     let lease = app.lease(&caller, &value.model).await?;
+    remote_media::fetch(&app, &lease, &mut value).await?;
     let model = lease.clone();
     let lowered = lowering::run(move || lower(value, model.chat_context())).await?;
     ignored.extend(lowered.ignored);

@@ -4,7 +4,8 @@ use serde::{Deserialize, Deserializer};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use crate::field::Field;
+use crate::field::{Field, FieldPath};
+use crate::remote_media::MediaUrls;
 use crate::tool_types;
 use crate::union::{TextOr, TypeTags, null_as_default};
 use crate::wire::{FieldTables, WireRequest};
@@ -196,26 +197,21 @@ pub struct ImageBlock {
     pub cache_control: Option<Map<String, Value>>,
 }
 
-/// Where an image is. Only `base64` is supported.
+/// Where an image is: in the request, or at a URL.
 #[derive(Debug, Deserialize, ToSchema)]
 #[serde(tag = "type", rename_all = "snake_case", remote = "Self")]
 #[schema(as = AnthropicImageSource)]
 pub enum ImageSource {
     Base64(Base64Source),
+    Url(UrlSource),
 }
 
 const SOURCES: TypeTags = TypeTags {
     default: None,
-    refused: &[
-        (
-            &["url"],
-            "this server fetches nothing; send the image itself as `base64`",
-        ),
-        (
-            &["file"],
-            "this server stores no files; send the image itself as `base64`",
-        ),
-    ],
+    refused: &[(
+        &["file"],
+        "this server stores no files; send the image itself as `base64`",
+    )],
 };
 
 impl<'de> Deserialize<'de> for ImageSource {
@@ -232,6 +228,15 @@ pub struct Base64Source {
     /// `image/png`, `image/jpeg`, `image/webp`, `image/gif` or `image/bmp`.
     pub media_type: String,
     pub data: String,
+}
+
+/// An image's address.
+#[derive(Debug, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+#[schema(as = AnthropicUrlSource)]
+pub struct UrlSource {
+    /// On a host that the configuration lists; or a `data:` URI with base64.
+    pub url: String,
 }
 
 /// The assistant's thinking in an earlier reply.
@@ -446,4 +451,50 @@ pub enum OutputFormat {
         #[schema(value_type = Object)]
         schema: Value,
     },
+}
+
+impl MediaUrls for CountRequest {
+    fn media_urls(&mut self) -> Vec<(FieldPath, &mut String)> {
+        media_urls(&mut self.messages)
+    }
+}
+
+fn media_urls(messages: &mut [InputMessage]) -> Vec<(FieldPath, &mut String)> {
+    let mut urls = Vec::new();
+    for (index, message) in messages.iter_mut().enumerate() {
+        let TextOr::Many(blocks) = &mut message.content else {
+            continue;
+        };
+        for (at, block) in blocks.iter_mut().enumerate() {
+            let path = Field::Messages.index(index).field(Field::Content).index(at);
+            match block {
+                InputBlock::Image(block) => urls.extend(block.media_url(path)),
+                InputBlock::ToolResult(ToolResultBlock {
+                    content: Some(TextOr::Many(blocks)),
+                    ..
+                }) => {
+                    let blocks = blocks.iter_mut().enumerate();
+                    urls.extend(blocks.filter_map(|(at, block)| match block {
+                        ResultBlock::Image(block) => {
+                            block.media_url(path.clone().field(Field::Content).index(at))
+                        }
+                        ResultBlock::Text(_) => None,
+                    }));
+                }
+                _ => {}
+            }
+        }
+    }
+    urls
+}
+
+impl ImageBlock {
+    fn media_url(&mut self, path: FieldPath) -> Option<(FieldPath, &mut String)> {
+        match &mut self.source {
+            ImageSource::Url(UrlSource { url }) => {
+                Some((path.field(Field::Source).field(Field::Url), url))
+            }
+            ImageSource::Base64(_) => None,
+        }
+    }
 }

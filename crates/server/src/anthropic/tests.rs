@@ -131,7 +131,7 @@ async fn invalid_fields_are_named() {
         (json!({ "mesages": 1 }), "`mesages` is not a known field"),
         (
             block(json!({ "type": "image", "source": { "type": "url", "url": "http://a/b" } })),
-            "`url` is not supported: this server fetches nothing",
+            "`messages[0].content[0].source.url` is a remote address, and this server fetches nothing",
         ),
         (
             block(json!({ "type": "document" })),

@@ -43,6 +43,7 @@ pub struct Config {
     pub log: Log,
     pub telemetry: Telemetry,
     pub responses: Responses,
+    pub remote_media: RemoteMedia,
     /// Memory for all models together, in bytes; idle models make room. `None`
     /// sets no limit.
     pub memory: Option<u64>,
@@ -169,6 +170,17 @@ pub struct Responses {
     pub keep: Duration,
 }
 
+/// Images and videos that requests name by their address.
+#[derive(Debug, Clone, PartialEq)]
+pub struct RemoteMedia {
+    /// Where they may be; nothing is fetched if empty.
+    pub hosts: Vec<String>,
+    /// All of one request.
+    pub max_bytes: u64,
+    /// All of one request.
+    pub timeout: Duration,
+}
+
 #[derive(Debug, Clone, PartialEq)]
 pub struct Key {
     pub name: String,
@@ -218,6 +230,8 @@ pub struct ModelConfig {
     pub source: String,
     /// Which files to load if the source has several kinds.
     pub kind: Option<FileKind>,
+    /// The vision tower of a GGUF model, or `none`.
+    pub mmproj: Option<String>,
     /// Further names; `*` matches any text.
     pub aliases: Vec<String>,
     /// `auto`, or one of `loquat backends`.
@@ -229,6 +243,8 @@ pub struct ModelConfig {
     pub context: Option<usize>,
     /// Memory limit: bytes or a share of the machine.
     pub memory: Option<MemoryBudget>,
+    /// Positions of images and videos that may be encoded at once.
+    pub media_positions: Option<usize>,
     pub threads: Option<usize>,
     pub precision: Precision,
     /// Requests that compute at once.
@@ -317,6 +333,16 @@ impl Default for Responses {
     }
 }
 
+impl Default for RemoteMedia {
+    fn default() -> Self {
+        Self {
+            hosts: Vec::new(),
+            max_bytes: 32 << 20,
+            timeout: Duration::from_secs(15),
+        }
+    }
+}
+
 impl ModelConfig {
     /// A model with default options.
     pub fn new(name: impl Into<String>, source: impl Into<String>) -> Self {
@@ -324,12 +350,14 @@ impl ModelConfig {
             name: name.into(),
             source: source.into(),
             kind: None,
+            mmproj: None,
             aliases: Vec::new(),
             backend: "auto".to_owned(),
             device: None,
             kv_format: KvChoice::Auto,
             context: None,
             memory: None,
+            media_positions: None,
             threads: None,
             precision: Precision::Fast,
             parallel: 32,

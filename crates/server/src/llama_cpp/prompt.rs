@@ -125,7 +125,8 @@ impl LlamaPrompt {
             Self::Object(object) => {
                 if object.multimodal_data.is_some_and(|data| !data.is_empty()) {
                     let field = field.clone().field(Field::MultimodalData);
-                    return Err(ApiError::unsupported(field, "models read only text"));
+                    let reason = "raw prompts are text only; send images to `/v1/chat/completions`";
+                    return Err(ApiError::unsupported(field, reason));
                 }
                 return encode(&object.prompt_string, Special::PROMPT);
             }

@@ -84,6 +84,7 @@ impl WireRequest for OllamaGenerateRequest {
                 Field::Context,
                 "it is deprecated in Ollama; send the messages to /api/chat",
             ),
+            (Field::Videos, message::NO_VIDEOS),
             (Field::Width, NO_IMAGES),
             (Field::Height, NO_IMAGES),
             (Field::Steps, NO_IMAGES),

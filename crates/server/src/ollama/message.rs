@@ -9,7 +9,10 @@ use utoipa::ToSchema;
 
 use crate::error::ApiError;
 use crate::field::{Field, FieldPath};
-use crate::images;
+use crate::media_data;
+
+/// Why videos are refused.
+pub const NO_VIDEOS: &str = "Ollama's API has no videos; use `video_url` of `/v1/chat/completions`";
 
 /// A message of a conversation.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
@@ -24,6 +27,8 @@ pub struct OllamaMessage {
     /// PNG, JPEG, WebP, GIF or BMP files as base64, for models that read images. They come before
     /// the text.
     pub images: Option<Vec<String>>,
+    /// Must be empty, null or omitted: Ollama's API has no videos.
+    pub videos: Option<Vec<String>>,
     /// Tool calls of the assistant.
     pub tool_calls: Option<Vec<OllamaToolCall>>,
     /// For a tool's result: the tool's name. Results without `tool_call_id` answer the calls of that
@@ -123,11 +128,15 @@ impl OllamaMessage {
             content,
             thinking,
             images,
+            videos,
             tool_calls,
             tool_name,
             tool_call_id,
         } = self;
         let field = |field| path.clone().field(field);
+        if videos.is_some_and(|videos| !videos.is_empty()) {
+            return Err(ApiError::unsupported(field(Field::Videos), NO_VIDEOS));
+        }
         let content = with_images(field(Field::Images), images, content.unwrap_or_default())?;
         let tool_calls = tool_calls.unwrap_or_default();
         let thinking = thinking.filter(|thinking| !thinking.is_empty());
@@ -226,7 +235,7 @@ pub fn with_images(
 ) -> Result<MessageContent, ApiError> {
     let mut parts = Vec::new();
     for (index, data) in images.unwrap_or_default().iter().enumerate() {
-        let image = images::from_base64(field.clone().index(index), data, None)?;
+        let image = media_data::image_from_base64(field.clone().index(index), data, None)?;
         parts.push(ContentPart::Image(image));
     }
     if !text.is_empty() {

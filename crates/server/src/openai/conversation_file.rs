@@ -8,7 +8,7 @@ use super::messages::{self, ChatMessage};
 use super::tools::ChatTool;
 use crate::error::ApiError;
 use crate::field::Field;
-use crate::{images, wire};
+use crate::{media_data, wire};
 
 /// A file that is not a conversation or a list of tools. The message names the field.
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]
@@ -99,15 +99,18 @@ fn message_to_json(message: &Message) -> Value {
     Value::Object(fields.collect())
 }
 
-/// Media without a file, and videos, which the format lacks, are written as text.
+/// Media without a file are written as text.
 fn part_to_json(part: &ContentPart) -> Value {
     let text = match part {
         ContentPart::Text(text) => text,
-        ContentPart::Image(image) => match image.file_bytes().and_then(images::to_url) {
+        ContentPart::Image(image) => match image.file_bytes().and_then(media_data::image_to_url) {
             Some(url) => return json!({ "type": "image_url", "image_url": { "url": url } }),
             None => "[image]",
         },
-        ContentPart::Video(_) => "[video]",
+        ContentPart::Video(video) => match video.file_bytes().map(media_data::video_to_url) {
+            Some(url) => return json!({ "type": "video_url", "video_url": { "url": url } }),
+            None => "[video]",
+        },
     };
     json!({ "type": "text", "text": text })
 }

@@ -1,6 +1,8 @@
 //! Messages of a conversation in OpenAI's format: the one reader of requests and files.
 
-use loquat_chat::{ContentPart as Part, Detail, Image, Message, MessageContent, Role, ToolCall};
+use loquat_chat::{
+    ContentPart as Part, Detail, Image, Message, MessageContent, Role, ToolCall, Video,
+};
 use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
@@ -9,7 +11,7 @@ use super::resolve_alias;
 use super::tools::FunctionType;
 use crate::error::ApiError;
 use crate::field::{Field, FieldPath};
-use crate::images;
+use crate::media_data;
 use crate::union::TextOr;
 
 /// A message of a conversation. Replies of this server can be sent back unchanged.
@@ -58,8 +60,8 @@ pub enum ChatRole {
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ContentPart {
-    /// `text` (the default), `image_url`, or `refusal` in an assistant's message. Audio and files
-    /// are refused.
+    /// `text` (the default), `image_url`, `video_url`, or `refusal` in an assistant's message. Audio
+    /// and files are refused.
     #[serde(rename = "type")]
     pub kind: Option<ContentPartType>,
     /// The text of a `text` part.
@@ -68,6 +70,8 @@ pub struct ContentPart {
     pub refusal: Option<String>,
     /// The image of an `image_url` part, for models that read images.
     pub image_url: Option<ImageUrlOrText>,
+    /// The video of a `video_url` part, for models that read videos.
+    pub video_url: Option<VideoUrlOrText>,
     /// Refused: this server does not read audio.
     pub input_audio: Option<Value>,
     /// Refused: this server does not read files.
@@ -86,9 +90,27 @@ pub enum ImageUrlOrText {
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct ImageUrl {
-    /// A `data:` URI with base64 of a PNG, JPEG, WebP, GIF or BMP file. Other addresses are refused.
+    /// A `data:` URI with base64 of a PNG, JPEG, WebP, GIF or BMP file, or an address on a host that
+    /// the configuration lists.
     pub url: String,
     pub detail: Option<ImageDetail>,
+}
+
+/// A video, or its URL alone.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[serde(untagged, expecting = "an object with a `url`, or a URL")]
+pub enum VideoUrlOrText {
+    Url(String),
+    Video(VideoUrl),
+}
+
+/// A video.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[serde(deny_unknown_fields)]
+pub struct VideoUrl {
+    /// A `data:` URI with base64 of an animated GIF or WebP, or of any file that `ffmpeg` reads, if
+    /// it is installed; or an address on a host that the configuration lists.
+    pub url: String,
 }
 
 /// How closely the model looks at an image. `auto` and `high`: at the size that its processor
@@ -110,13 +132,31 @@ impl ImageDetail {
     }
 }
 
+impl VideoUrlOrText {
+    fn url_mut(&mut self) -> &mut String {
+        match self {
+            Self::Url(url) | Self::Video(VideoUrl { url }) => url,
+        }
+    }
+
+    fn lower(mut self, path: FieldPath) -> Result<Video, ApiError> {
+        media_data::video_from_url(path, self.url_mut())
+    }
+}
+
 impl ImageUrlOrText {
+    fn url_mut(&mut self) -> &mut String {
+        match self {
+            Self::Url(url) | Self::Image(ImageUrl { url, .. }) => url,
+        }
+    }
+
     fn lower(self, path: FieldPath) -> Result<Image, ApiError> {
         let (url, detail) = match self {
             Self::Url(url) => (url, None),
             Self::Image(ImageUrl { url, detail }) => (url, detail),
         };
-        let image = images::from_url(path, &url)?;
+        let image = media_data::image_from_url(path, &url)?;
         Ok(image.with_detail(detail.map_or_else(Detail::default, ImageDetail::lower)))
     }
 }
@@ -127,6 +167,7 @@ pub enum ContentPartType {
     Text,
     Refusal,
     ImageUrl,
+    VideoUrl,
     InputAudio,
     File,
 }
@@ -301,6 +342,28 @@ fn with_refusal(
     }
 }
 
+/// The addresses of media in messages.
+pub fn media_urls(messages: &mut [ChatMessage]) -> Vec<(FieldPath, &mut String)> {
+    let mut urls = Vec::new();
+    for (index, message) in messages.iter_mut().enumerate() {
+        let Some(TextOr::Many(parts)) = &mut message.content else {
+            continue;
+        };
+        for (at, part) in parts.iter_mut().enumerate() {
+            let path = |field| {
+                let content = Field::Messages.index(index).field(Field::Content);
+                content.index(at).field(field)
+            };
+            let image = part.image_url.as_mut();
+            let image = image.map(|image| (path(Field::ImageUrl), image.url_mut()));
+            let video = part.video_url.as_mut();
+            let video = video.map(|video| (path(Field::VideoUrl), video.url_mut()));
+            urls.extend(image.into_iter().chain(video));
+        }
+    }
+    urls
+}
+
 fn wrong_role(field: FieldPath, role: &str) -> ApiError {
     let problem = format!("is for messages of the role `{role}` only");
     ApiError::invalid(field, problem)
@@ -328,6 +391,7 @@ impl ContentPart {
             text,
             refusal,
             image_url,
+            video_url,
             input_audio,
             file,
         } = self;
@@ -336,6 +400,7 @@ impl ContentPart {
             (ContentPartType::Text, text.is_some()),
             (ContentPartType::Refusal, refusal.is_some()),
             (ContentPartType::ImageUrl, image_url.is_some()),
+            (ContentPartType::VideoUrl, video_url.is_some()),
             (ContentPartType::InputAudio, input_audio.is_some()),
             (ContentPartType::File, file.is_some()),
         ];
@@ -354,6 +419,11 @@ impl ContentPart {
                 let missing = || ApiError::invalid(field.clone(), "is missing");
                 let image = image_url.ok_or_else(missing)?;
                 return image.lower(field).map(Part::Image);
+            }
+            ContentPartType::VideoUrl => {
+                let missing = || ApiError::invalid(field.clone(), "is missing");
+                let video = video_url.ok_or_else(missing)?;
+                return video.lower(field).map(Part::Video);
             }
             ContentPartType::InputAudio => {
                 return Err(ApiError::unsupported(
@@ -378,6 +448,7 @@ impl ContentPartType {
             Self::Text => Field::Text,
             Self::Refusal => Field::Refusal,
             Self::ImageUrl => Field::ImageUrl,
+            Self::VideoUrl => Field::VideoUrl,
             Self::InputAudio => Field::InputAudio,
             Self::File => Field::File,
         }

@@ -73,6 +73,7 @@ static ASSETS: &[Asset] = &assets![
     "/page/composer.js": SCRIPT = "composer.js",
     "/page/docs.js": SCRIPT = "docs.js",
     "/page/dom.js": SCRIPT = "dom.js",
+    "/page/images.js": SCRIPT = "images.js",
     "/page/inline.js": SCRIPT = "inline.js",
     "/page/json.js": SCRIPT = "json.js",
     "/page/key.js": SCRIPT = "key.js",

@@ -15,17 +15,18 @@ use crate::http_client::Response;
 use crate::scripted::{MODEL, Scripted};
 use crate::test_server::{TestServer, config};
 
-/// The checkpoint has none. Writes images as Qwen's templates do.
-const TEMPLATE: &str = "{% for message in messages %}\
+/// The checkpoint has none. Writes images and videos as Qwen's templates do.
+pub const TEMPLATE: &str = "{% for message in messages %}\
     {% if message.content is string %}{{ message.content }}{% else %}\
     {% for part in message.content %}\
     {% if part.type == 'image' %}<|vision_start|><|image_pad|><|vision_end|>\
+    {% elif part.type == 'video' %}<|vision_start|><|video_pad|><|vision_end|>\
     {% else %}{{ part.text }}{% endif %}{% endfor %}{% endif %}{% endfor %}";
 
 const QUESTION: &str = "What is this?";
 
 /// Opens the checkpoint on the CPU.
-struct TinyVision(PathBuf);
+pub struct TinyVision(pub PathBuf);
 
 impl TinyVision {
     fn info(&self) -> ModelInfo {
@@ -62,29 +63,29 @@ impl Opener for TinyVision {
     }
 }
 
-async fn start() -> (TestServer, PathBuf) {
+pub async fn start() -> (TestServer, PathBuf) {
     let folder = goldens::vision();
     let server = TestServer::with(TinyVision(folder.join("qwen3_vl")), config()).await;
     (server, folder.join("images"))
 }
 
-fn base64(images: &Path, name: &str) -> String {
+pub fn base64(images: &Path, name: &str) -> String {
     STANDARD.encode(std::fs::read(images.join(name)).expect("an image"))
 }
 
-async fn post(server: &TestServer, path: &str, body: &Value) -> Response {
+pub async fn post(server: &TestServer, path: &str, body: &Value) -> Response {
     let mut client = server.connect().await;
     client.post(path, body).await;
     client.response().await
 }
 
-async fn ask(server: &TestServer, path: &str, body: &Value) -> Value {
+pub async fn ask(server: &TestServer, path: &str, body: &Value) -> Value {
     let response = post(server, path, body).await;
     assert_eq!(response.status, 200, "{path}: {response:?}");
     response.json()
 }
 
-fn openai(url: &str) -> Value {
+pub fn openai(url: &str) -> Value {
     let content = json!([
         { "type": "image_url", "image_url": { "url": url, "detail": "auto" } },
         { "type": "text", "text": QUESTION },
@@ -96,7 +97,7 @@ fn openai(url: &str) -> Value {
 }
 
 /// A request for each dialect: path, body, and the pointers to its text and prompt tokens.
-fn requests(data: &str) -> Vec<(&'static str, Value, &'static str, &'static str)> {
+pub fn requests(data: &str) -> Vec<(&'static str, Value, &'static str, &'static str)> {
     let url = format!("data:image/png;base64,{data}");
     let options = json!({ "temperature": 0, "num_predict": 16 });
     vec![

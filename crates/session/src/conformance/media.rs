@@ -275,6 +275,69 @@ pub fn batched_equals_single(subject: &Subject) -> Result<(), String> {
     Ok(())
 }
 
+/// A session may compute ahead while all rows are greedy.
+pub fn greedy_after_media(subject: &Subject) -> Result<(), String> {
+    const STEPS: usize = 6;
+    let Some(mut probe) = open(subject)? else {
+        return Ok(());
+    };
+    for media in all_media(subject, &probe) {
+        let handle = encode(&mut probe, &media)?;
+        let prompts = [
+            prompt(&probe, handle, 65),
+            vec![Part::Tokens(probe.tokens(67, 9))],
+        ];
+        let sequences = [probe.create()?, probe.create()?];
+        let mut chosen: [Vec<u32>; 2] = Default::default();
+        for step in 0..STEPS {
+            probe.batch.clear();
+            for ((sequence, parts), chosen) in sequences.iter().zip(&prompts).zip(&chosen) {
+                let emit = Emit::Greedy { positions: 1 };
+                match chosen.last() {
+                    None => push(&mut probe.batch, *sequence, parts, emit),
+                    Some(token) => probe.batch.push(*sequence, &[*token], emit),
+                }
+            }
+            let stepped = probe.session.step(&probe.batch, &mut probe.output);
+            stepped.map_err(failed("step"))?;
+            for (row, chosen) in chosen.iter_mut().enumerate() {
+                let token = probe.output.tokens(row).first();
+                chosen.push(*token.ok_or(format!("no token in step {step}"))?);
+            }
+        }
+        for sequence in sequences {
+            release(&mut probe, sequence)?;
+        }
+        for (parts, chosen) in prompts.into_iter().zip(chosen) {
+            largest_logits(&mut probe, parts, &chosen)?;
+        }
+    }
+    Ok(())
+}
+
+/// Whether each of the tokens has the largest logit after those before it.
+fn largest_logits(
+    probe: &mut TestSession,
+    prompt: Vec<Part>,
+    tokens: &[u32],
+) -> Result<(), String> {
+    let sequence = probe.create()?;
+    let mut row = prompt;
+    for (index, token) in tokens.iter().enumerate() {
+        let logits = feed(probe, sequence, &row)?;
+        let largest = logits.iter().copied().fold(f32::NEG_INFINITY, f32::max);
+        let own = logits.get(*token as usize).copied();
+        let own = own.ok_or(format!("token {token} is outside the vocabulary"))?;
+        // Two logits may both be off by the tolerance.
+        let margin = 2.0 * probe.tolerance.unwrap_or(0.0);
+        if largest - own > margin {
+            return Err(format!("token {index} has {own}, the largest is {largest}"));
+        }
+        row = vec![Part::Tokens(vec![*token])];
+    }
+    release(probe, sequence)
+}
+
 pub fn fork_equals_fresh(subject: &Subject) -> Result<(), String> {
     let Some(mut probe) = open(subject)? else {
         return Ok(());

@@ -4,6 +4,7 @@
 //! If a session is batch-invariant, equality means equal bits; otherwise within the subject's
 //! tolerance.
 
+mod adapters;
 mod drawing;
 mod equivalence;
 mod hidden;
@@ -13,8 +14,8 @@ mod refusal;
 mod snapshots;
 
 use crate::{
-    Emit, Media, OpenError, SequenceId, Session, SessionError, SessionOptions, StepBatch,
-    StepOutput,
+    AdapterWeights, Emit, Media, OpenError, SequenceId, Session, SessionError, SessionOptions,
+    StepBatch, StepOutput,
 };
 
 type Opened = Result<Box<dyn Session>, OpenError>;
@@ -28,6 +29,9 @@ pub struct Subject<'a> {
     pub tolerance: f32,
     /// Media that the model's tower takes, if it has one. Raw embeddings are tested in any case.
     pub media: &'a [Media],
+    /// Two or more adapters of the model that can be combined, with different content; may be
+    /// empty.
+    pub adapters: &'a [AdapterWeights],
 }
 
 /// Logits of a reference: `logits[i]` follows `tokens[..=i]`.
@@ -137,6 +141,10 @@ const CHECKS: &[(&str, Check)] = &[
         media::batched_equals_single,
     ),
     (
+        "greedy tokens after media have the largest logits",
+        media::greedy_after_media,
+    ),
+    (
         "forks inside and after media equal fresh sequences",
         media::fork_equals_fresh,
     ),
@@ -151,6 +159,32 @@ const CHECKS: &[(&str, Check)] = &[
     (
         "wrong media and spans are refused",
         media::wrong_media_are_refused,
+    ),
+    (
+        "adapters are refused by sessions without room for them",
+        adapters::refused_without_room,
+    ),
+    (
+        "rows with adapters do not depend on other rows",
+        adapters::batched_equals_single,
+    ),
+    (
+        "adapters have an effect unless their scale is 0",
+        adapters::adapters_have_effect,
+    ),
+    (
+        "prompts with adapters in chunks equal whole ones",
+        adapters::chunked_equals_whole,
+    ),
+    ("forks inherit adapters", adapters::forks_inherit),
+    (
+        "an imported sequence keeps its adapters",
+        adapters::imported_equals_exported,
+    ),
+    ("wrong adapter calls are refused", adapters::bad_calls),
+    (
+        "unloaded adapters free their memory",
+        adapters::unloaded_adapters_free_memory,
     ),
     ("damaged imports are refused", refusal::damaged_imports),
     ("illegal options are refused", refusal::illegal_options),
@@ -167,6 +201,7 @@ const CUT_PROMPTS: &[&str] = &[
     "long prefixes can be reused",
     "several emitted positions equal one at a time",
     "hidden states do not depend on batching, or are refused",
+    "prompts with adapters in chunks equal whole ones",
 ];
 
 /// Runs every check; a panic inside one is a failure of the backend and is passed on.

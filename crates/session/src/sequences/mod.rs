@@ -16,6 +16,8 @@
 //! state, and when a row needs a state and none is free, the oldest sequence gives up its oldest
 //! snapshot.
 
+mod adapters;
+mod delegate;
 mod layout;
 mod media;
 mod slots;
@@ -24,9 +26,12 @@ mod storage;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::sync::Arc;
 
 use loquat_spec::MediaAttention;
 
+use adapters::AdapterRegistry;
+pub use adapters::ExportedAdapter;
 pub use layout::{MediaRules, PlacedView, SequenceLayout, TokenPlace};
 use media::MediaRegistry;
 pub use slots::Slot;
@@ -34,8 +39,9 @@ use slots::SlotPool;
 pub use storage::{CopyOnWrite, SequenceStorage};
 
 use crate::{
-    Capabilities, HeldMemory, MediaHandle, MediaId, MediaLayout, Memory, RowOutput, SequenceId,
-    SessionError, StepBatch, limits::Limits,
+    AdapterId, AdapterLimits, AdapterWeights, AppliedAdapter, Capabilities, HeldMemory,
+    MediaHandle, MediaId, MediaLayout, Memory, RowOutput, SequenceId, SessionError, StepBatch,
+    limits::Limits,
 };
 
 /// All sequences of a session.
@@ -51,6 +57,7 @@ pub struct Sequences<S: SequenceStorage> {
     next_id: u64,
     media: MediaRegistry,
     rules: MediaRules,
+    adapters: AdapterRegistry,
 }
 
 /// What bounds the sequences of a session.
@@ -68,6 +75,8 @@ pub struct SequenceLimits {
     pub snapshots: Option<SnapshotPolicy>,
     /// The default: no media.
     pub media: MediaRules,
+    /// The default: none.
+    pub adapters: AdapterLimits,
 }
 
 /// Which states a recurrent model's sequence keeps besides the one before its last row.
@@ -110,6 +119,7 @@ impl From<&Limits> for SequenceLimits {
                 capacity: limits.sizes.media.positions,
                 attention: limits.sizes.media.attention,
             },
+            adapters: limits.sizes.adapters,
         }
     }
 }
@@ -122,7 +132,20 @@ struct Sequence<T> {
     /// Ascending.
     snapshots: Vec<Snapshot>,
     layout: SequenceLayout,
+    /// As [`Session::create_adapted`](crate::Session::create_adapted) normalizes them.
+    adapters: Arc<[AppliedAdapter]>,
     stored: T,
+}
+
+/// What an exported sequence is, besides the backend's bytes.
+#[derive(Debug, Clone, Default)]
+pub struct SequenceHeader {
+    /// Tokens.
+    pub len: usize,
+    /// Its media.
+    pub layout: SequenceLayout,
+    /// Its adapters.
+    pub adapters: Vec<ExportedAdapter>,
 }
 
 #[derive(Debug, Clone, Copy)]
@@ -203,6 +226,7 @@ impl<S: SequenceStorage> Sequences<S> {
             next_id: 0,
             media: MediaRegistry::new(limits.media.capacity),
             rules: limits.media,
+            adapters: AdapterRegistry::new(limits.adapters),
         }
     }
 
@@ -228,6 +252,8 @@ impl<S: SequenceStorage> Sequences<S> {
             kv_in_use: self.pages.in_use() * self.granularity,
             states_in_use: self.states.in_use(),
             media_in_use: self.media.in_use(),
+            adapter_bytes: self.adapters.bytes(),
+            adapters_loaded: self.adapters.count(),
             ..planned
         }
     }
@@ -295,6 +321,46 @@ impl<S: SequenceStorage> Sequences<S> {
         Ok(())
     }
 
+    /// Whether an adapter of this size could be loaded; for backends, before they copy it.
+    pub fn check_adapter(&self, rank: usize, bytes: u64) -> Result<(), SessionError> {
+        self.adapters.check(rank, bytes)
+    }
+
+    /// Registers an adapter of `bytes` on the device. The backend stores its weights under the id.
+    pub fn add_adapter(
+        &mut self,
+        weights: &AdapterWeights,
+        bytes: u64,
+    ) -> Result<AdapterId, SessionError> {
+        self.adapters.add(weights, bytes)
+    }
+
+    /// [`Session::unload_adapter`](crate::Session::unload_adapter). The backend then frees the
+    /// weights.
+    pub fn remove_adapter(&mut self, id: AdapterId) -> Result<(), SessionError> {
+        let has = |sequence: &&Sequence<_>| sequence.adapters.iter().any(|own| own.id == id);
+        let sequences = self.alive.values().filter(has).count();
+        if sequences > 0 {
+            return Err(SessionError::AdapterInUse { id, sequences });
+        }
+        self.adapters.remove(id)
+    }
+
+    /// The sequence's adapters: each once, none of scale 0, in the order of their ids.
+    pub fn adapters(&self, id: SequenceId) -> Result<&Arc<[AppliedAdapter]>, SessionError> {
+        Ok(&self.get(id)?.adapters)
+    }
+
+    /// What an export records besides the backend's bytes.
+    pub fn header(&self, id: SequenceId) -> Result<SequenceHeader, SessionError> {
+        let sequence = self.get(id)?;
+        Ok(SequenceHeader {
+            len: sequence.len,
+            layout: sequence.layout.clone(),
+            adapters: self.adapters.exported(&sequence.adapters),
+        })
+    }
+
     /// What the backend stores for the sequence.
     pub fn stored(&self, id: SequenceId) -> Result<&S::Sequence, SessionError> {
         Ok(&self.get(id)?.stored)
@@ -352,10 +418,12 @@ impl<S: SequenceStorage> Sequences<S> {
         }
     }
 
-    /// [`Session::create`](crate::Session::create).
-    pub fn create(&mut self) -> Result<SequenceId, SessionError> {
+    /// [`Session::create_adapted`](crate::Session::create_adapted).
+    pub fn create(&mut self, adapters: &[AppliedAdapter]) -> Result<SequenceId, SessionError> {
+        let adapters = self.adapters.normalized(adapters)?;
         self.check_count()?;
         Ok(self.insert(Sequence {
+            adapters: adapters.into(),
             len: 0,
             pages: Vec::new(),
             state: None,
@@ -435,14 +503,19 @@ impl<S: SequenceStorage> Sequences<S> {
         self.grant(id, 1, None).ok()
     }
 
-    /// Makes a sequence of `len` tokens with the media of `layout`, whose pages and state `write`
-    /// fills.
+    /// Makes a sequence with an export's header, whose pages and state `write` fills.
     pub fn import<E: From<SessionError>>(
         &mut self,
-        (len, layout): (usize, SequenceLayout),
+        header: SequenceHeader,
         write: impl FnOnce(&mut Self, &RowGrant) -> Result<(), E>,
     ) -> Result<SequenceId, E> {
-        let id = self.create()?;
+        let SequenceHeader {
+            len,
+            layout,
+            adapters,
+        } = header;
+        let adapters = self.adapters.imported(&adapters)?;
+        let id = self.create(&adapters)?;
         if len == 0 {
             return Ok(id);
         }
@@ -558,6 +631,7 @@ impl<S: SequenceStorage> Sequences<S> {
             },
             snapshots: earlier.to_vec(),
             layout: source.layout.prefix_of(len),
+            adapters: Arc::clone(&source.adapters),
             stored: self.storage.share(&source.stored, len),
         };
         for page in &shared.pages {
@@ -715,58 +789,4 @@ impl<S: SequenceStorage> Sequences<S> {
         self.drop_state(oldest.state);
         true
     }
-}
-
-/// The methods of [`Session`](crate::Session) that only concern sequences, except `release`, over
-/// a field of type [`Sequences`].
-#[macro_export]
-macro_rules! delegate_sequences {
-    ($sequences:ident) => {
-        fn create(&mut self) -> Result<$crate::SequenceId, $crate::SessionError> {
-            self.$sequences.create()
-        }
-
-        fn len(&self, sequence: $crate::SequenceId) -> Result<usize, $crate::SessionError> {
-            self.$sequences.len(sequence)
-        }
-
-        fn reusable(
-            &self,
-            sequence: $crate::SequenceId,
-            at_most: usize,
-        ) -> Result<usize, $crate::SessionError> {
-            self.$sequences.reusable(sequence, at_most)
-        }
-
-        fn held(
-            &self,
-            sequences: &[$crate::SequenceId],
-        ) -> Result<$crate::HeldMemory, $crate::SessionError> {
-            self.$sequences.held(sequences)
-        }
-
-        fn fork(
-            &mut self,
-            source: $crate::SequenceId,
-            len: usize,
-        ) -> Result<$crate::SequenceId, $crate::SessionError> {
-            self.$sequences.fork(source, len)
-        }
-
-        fn truncate(
-            &mut self,
-            sequence: $crate::SequenceId,
-            len: usize,
-        ) -> Result<(), $crate::SessionError> {
-            self.$sequences.truncate(sequence, len)
-        }
-
-        fn retain_media(&mut self, media: $crate::MediaId) -> Result<(), $crate::SessionError> {
-            self.$sequences.retain_media(media)
-        }
-
-        fn release_media(&mut self, media: $crate::MediaId) -> Result<(), $crate::SessionError> {
-            self.$sequences.release_media(media)
-        }
-    };
 }

@@ -50,6 +50,7 @@ fn limits(pages: usize) -> SequenceLimits {
         max_sequences: 4,
         snapshots: None,
         media: MediaRules::default(),
+        adapters: AdapterLimits::NONE,
     }
 }
 
@@ -60,6 +61,13 @@ fn recurrent(interval: usize, max: usize, states: usize) -> Paged {
         ..limits(64)
     };
     Paged::new(TestStorage::default(), limits)
+}
+
+fn header(len: usize) -> SequenceHeader {
+    SequenceHeader {
+        len,
+        ..SequenceHeader::default()
+    }
 }
 
 fn append<S: SequenceStorage>(
@@ -73,7 +81,7 @@ fn append<S: SequenceStorage>(
 }
 
 fn sequence<S: SequenceStorage>(sequences: &mut Sequences<S>, tokens: usize) -> SequenceId {
-    let id = sequences.create().unwrap();
+    let id = sequences.create(&[]).unwrap();
     append(sequences, id, tokens).unwrap();
     id
 }
@@ -209,7 +217,7 @@ fn rolled_back_row_frees_its_pages_and_states() {
 #[test]
 fn snapshots_precede_the_last_row() {
     let mut sequences = recurrent(8, 2, 64);
-    let id = sequences.create().unwrap();
+    let id = sequences.create(&[]).unwrap();
     let steps: [(usize, &[usize]); 5] = [
         // (tokens, lengths that can be reused afterwards)
         (5, &[0, 5]),
@@ -230,7 +238,7 @@ fn snapshots_precede_the_last_row() {
     assert_eq!(sequences.truncate(id, 39), Err(refused));
     sequences.truncate(id, 40).unwrap();
     assert_eq!(cuts(&sequences, id), [0, 17, 32, 40]);
-    let imported = sequences.import((40, SequenceLayout::default()), |_, grant| {
+    let imported = sequences.import(header(40), |_, grant| {
         assert_eq!(grant.states.as_ref().unwrap().snapshots().count(), 0);
         Ok::<_, SessionError>(())
     });
@@ -240,7 +248,7 @@ fn snapshots_precede_the_last_row() {
 #[test]
 fn shared_states_count_once() {
     let mut sequences = recurrent(16, 4, 64);
-    let source = sequences.create().unwrap();
+    let source = sequences.create(&[]).unwrap();
     assert_eq!(states(&sequences, &[source]), 0);
     append(&mut sequences, source, 33).unwrap();
     assert_eq!(states(&sequences, &[source]), 3, "at 16, 32 and the end");
@@ -285,9 +293,7 @@ fn snapshots_make_way_for_rows() {
 #[test]
 fn failed_import_leaves_nothing() {
     let mut sequences = recurrent(4, 4, 8);
-    let failed = sequences.import((20, SequenceLayout::default()), |_, _| {
-        Err(SessionError::NotANumber)
-    });
+    let failed = sequences.import(header(20), |_, _| Err(SessionError::NotANumber));
     assert_eq!(failed, Err(SessionError::NotANumber));
     assert_eq!(sequences.count(), 0);
     assert_eq!(
@@ -299,12 +305,12 @@ fn failed_import_leaves_nothing() {
 #[test]
 fn count_is_limited_and_ids_are_not_reused() {
     let mut sequences = Paged::new(TestStorage::default(), limits(1));
-    let ids: Vec<SequenceId> = (0..4).map(|_| sequences.create().unwrap()).collect();
+    let ids: Vec<SequenceId> = (0..4).map(|_| sequences.create(&[]).unwrap()).collect();
     let refused = Err(SessionError::TooManySequences { max: 4 });
-    assert_eq!(sequences.create(), refused);
+    assert_eq!(sequences.create(&[]), refused);
     assert_eq!(sequences.fork(ids[0], 0), refused);
     sequences.release(ids[3]).unwrap();
-    assert!(!ids.contains(&sequences.create().unwrap()));
+    assert!(!ids.contains(&sequences.create(&[]).unwrap()));
     assert_eq!(
         sequences.truncate(ids[0], 1),
         Err(SessionError::LengthOutOfRange {

@@ -59,7 +59,11 @@ pub(super) fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
 
 fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::from_gguf(config)?;
-    let rope = gguf_rope(config, sizes.head_dim, RopePairs::Interleaved)?;
+    let mut rope = gguf_rope(config, sizes.head_dim, RopePairs::Interleaved)?;
+    // llama.cpp's converter reorders the rows of models with several axes of positions.
+    if rope.sections.is_some() {
+        rope.pairs = RopePairs::Halves;
+    }
     let attention = sizes.gguf_attention(config, Some(rope));
     Ok(model(
         &sizes,

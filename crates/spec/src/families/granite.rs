@@ -30,6 +30,7 @@ pub(super) const FAMILY: Family = Family {
             eight_bit_outputs: true,
             ..MlxFacts::PLAIN
         },
+        gguf_pairs_neighbours: true,
         ..FamilyFacts::PLAIN
     },
 };

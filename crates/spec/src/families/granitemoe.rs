@@ -37,6 +37,7 @@ pub(super) const FAMILY: Family = Family {
             eight_bit_outputs: true,
             ..MlxFacts::with_router(RouterPrecision::EightBits)
         },
+        gguf_pairs_neighbours: true,
         ..FamilyFacts::PLAIN
     },
 };

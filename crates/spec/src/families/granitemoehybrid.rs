@@ -52,6 +52,7 @@ pub(super) const FAMILY: Family = Family {
             layer_types: Some(MlxLayerTypes::Mamba),
             ..MlxFacts::with_router(RouterPrecision::EightBits)
         },
+        gguf_pairs_neighbours: true,
         ..FamilyFacts::PLAIN
     },
 };

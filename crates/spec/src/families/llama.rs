@@ -35,6 +35,7 @@ pub(super) const FAMILY: Family = Family {
                 model_type: "mistral",
             },
         ],
+        gguf_pairs_neighbours: true,
         ..FamilyFacts::PLAIN
     },
 };

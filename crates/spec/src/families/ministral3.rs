@@ -17,7 +17,10 @@ pub(super) const FAMILY: Family = Family {
     hugging_face: PLAIN.hugging_face,
     mlx: None,
     gguf: Some(GgufFamily::plain(&["mistral3"], from_gguf)),
-    facts: FamilyFacts::PLAIN,
+    facts: FamilyFacts {
+        gguf_pairs_neighbours: true,
+        ..FamilyFacts::PLAIN
+    },
 };
 
 fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {

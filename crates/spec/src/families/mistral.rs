@@ -25,6 +25,7 @@ pub(super) const FAMILY: Family = Family {
             class: "MistralForCausalLM",
             fields: &[ConfigFields::SlidingWindow],
         }),
+        gguf_pairs_neighbours: true,
         ..FamilyFacts::PLAIN
     },
 };

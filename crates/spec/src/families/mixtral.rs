@@ -33,6 +33,7 @@ pub(super) const FAMILY: Family = Family {
             fields: &[ConfigFields::SlidingWindow, ConfigFields::LocalExperts],
         }),
         mlx: MlxFacts::with_router(RouterPrecision::Uniform),
+        gguf_pairs_neighbours: true,
         ..FamilyFacts::PLAIN
     },
 };

@@ -62,6 +62,10 @@ mod vision;
 
 use serde_json::json;
 
+pub use vision::mmproj::{
+    DescribedMmproj, MMPROJ_ARCHITECTURE, MmprojOrder, from_mmproj, mmproj_projectors,
+};
+
 use crate::config::{Config, GgufConfig, GgufHeader};
 use crate::error::SpecError;
 use crate::facts::{ConfigExport, FamilyFacts};
@@ -260,6 +264,27 @@ impl ModelSpec {
     /// How other tools treat the family. A spec of no listed family has plain facts.
     pub fn facts(&self) -> &'static FamilyFacts {
         by_model_type(self.family).map_or(&FamilyFacts::PLAIN, |family| &family.facts)
+    }
+
+    /// The namings of files for transformers and mlx-lm; none for a spec of no listed family.
+    pub fn config_namings(&self) -> Vec<Naming> {
+        let family = by_model_type(self.family);
+        let namings = family.map(|family| [Some(family.hugging_face), family.mlx]);
+        let namings = namings.into_iter().flatten().flatten();
+        namings.flat_map(Naming::variants).collect()
+    }
+
+    /// The architectures under which llama.cpp writes models of the family.
+    pub fn gguf_architectures(&self) -> Vec<&'static str> {
+        let Some(family) = by_model_type(self.family) else {
+            return Vec::new();
+        };
+        let own = family.gguf.iter().flat_map(|gguf| gguf.architectures);
+        let exported = family.facts.gguf_export.iter();
+        let exported = exported.map(|export| &export.architecture);
+        let mut all: Vec<&str> = own.chain(exported).copied().collect();
+        all.dedup();
+        all
     }
 
     /// The `model_type` under which the hub lists a model read from GGUF, and how to write its

@@ -20,7 +20,7 @@ pub(super) const FAMILY: Family = Family {
     from_config,
     hugging_face: PLAIN.hugging_face,
     mlx: None,
-    gguf: Some(GgufFamily::plain(&["qwen2"], from_gguf)),
+    gguf: Some(GgufFamily::plain(&["qwen2", "qwen2vl"], from_gguf)),
     facts: FamilyFacts {
         gguf_export: Some(GgufExport::plain("qwen2")),
         config_export: Some(ConfigExport {

@@ -14,7 +14,7 @@ pub(super) const FAMILY: Family = Family {
     from_config,
     hugging_face: PLAIN.hugging_face,
     mlx: None,
-    gguf: Some(GgufFamily::plain(&["qwen3"], from_gguf)),
+    gguf: Some(GgufFamily::plain(&["qwen3", "qwen3vl"], from_gguf)),
     facts: FamilyFacts {
         gguf_export: Some(GgufExport::plain("qwen3")),
         config_export: Some(ConfigExport {
@@ -43,7 +43,7 @@ fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
 
 fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::from_gguf(config)?;
-    let rope = gguf_rope(config, sizes.head_dim, RopePairs::Halves)?;
+    let rope = gguf_rope(config, sizes.head_dim, RopePairs::Halves)?.with_alternating_sections();
     let feed_forward = sizes.gated(Activation::Silu, false);
     Ok(
         sizes.pre_norm_model("qwen3", gguf_tied(config), feed_forward, |_| Attention {

@@ -22,7 +22,7 @@ pub(super) const FAMILY: Family = Family {
     from_config,
     hugging_face: PLAIN.hugging_face,
     mlx: Some(PLAIN.mlx_experts),
-    gguf: Some(GgufFamily::plain(&["qwen3moe"], from_gguf)),
+    gguf: Some(GgufFamily::plain(&["qwen3moe", "qwen3vlmoe"], from_gguf)),
     facts: FamilyFacts {
         gguf_export: Some(GgufExport::plain("qwen3moe")),
         config_export: Some(ConfigExport {
@@ -68,7 +68,7 @@ pub(super) fn from_config(config: &Config) -> Result<ModelSpec, SpecError> {
 
 fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     let sizes = Sizes::from_gguf(config)?;
-    let rope = gguf_rope(config, sizes.head_dim, RopePairs::Halves)?;
+    let rope = gguf_rope(config, sizes.head_dim, RopePairs::Halves)?.with_alternating_sections();
     let attention = Attention {
         qk_norm: Some(QkNorm::per_head(Norm::rms(sizes.eps))),
         ..sizes.gguf_attention(config, Some(rope))

@@ -25,6 +25,7 @@ pub(super) const FAMILY: Family = Family {
                 ConfigFields::Biases,
             ],
         }),
+        gguf_pairs_neighbours: true,
         ..FamilyFacts::PLAIN
     },
 };

@@ -87,6 +87,10 @@ fn check_form(form: &ModelForm) -> CheckResult {
         form.sha256.is_none() || form.file.is_some(),
         "sha256 requires file",
     )?;
+    require(
+        form.mmproj.is_none() || form.kind == FileKind::Gguf,
+        "mmproj is only for gguf",
+    )?;
     require(form.bytes != Some(0), "bytes must not be 0")?;
     require(!form.sources.is_empty(), "sources must not be empty")?;
     form.sources.iter().try_for_each(|source| match source {

@@ -80,6 +80,9 @@ pub struct ModelForm {
     pub quant: String,
     /// The file name; only for GGUF.
     pub file: Option<String>,
+    /// The file with its vision tower in the same repository; by default the one that fits the
+    /// file's name; only for GGUF.
+    pub mmproj: Option<String>,
     /// Size of that file, or of all weights, if known.
     pub bytes: Option<u64>,
     /// SHA-256 of that file in lower-case hexadecimal, if known.

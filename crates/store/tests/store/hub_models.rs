@@ -261,7 +261,14 @@ fn ambiguous_reference_lists_candidates() {
         ("o/absent", None, &["o/absent"]),
         ("o/quants@v9", None, &["v9"]),
     ] {
-        let refused = store.locate(&ModelQuery { reference, kind }, &mut NoProgress);
+        let refused = store.locate(
+            &ModelQuery {
+                reference,
+                kind,
+                ..ModelQuery::default()
+            },
+            &mut NoProgress,
+        );
         let message = refused.unwrap_err().to_string();
         for part in said {
             assert!(
@@ -273,6 +280,7 @@ fn ambiguous_reference_lists_candidates() {
     let gguf = ModelQuery {
         reference: "o/both",
         kind: Some(FileKind::Gguf),
+        ..ModelQuery::default()
     };
     let located = store.locate(&gguf, &mut NoProgress).unwrap();
     assert_eq!(located.name, "o/both:Q8_0");
@@ -466,6 +474,7 @@ fn failed_update_keeps_old_model() {
     let query = ModelQuery {
         reference: "o/both",
         kind: Some(FileKind::Safetensors),
+        ..ModelQuery::default()
     };
     fixture.store().pull(&query, &mut NoProgress).unwrap();
     let files = vec![

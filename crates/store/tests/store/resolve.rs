@@ -55,7 +55,11 @@ impl ModelFolder {
     fn resolved(&self, reference: &str, kind: Option<FileKind>) -> Result<String, String> {
         let root = self.root.path().to_str().unwrap();
         let reference = &reference.replace('@', root);
-        self.resolve_query(&ModelQuery { reference, kind })
+        self.resolve_query(&ModelQuery {
+            reference,
+            kind,
+            ..ModelQuery::default()
+        })
     }
 
     fn resolve_query(&self, query: &ModelQuery<'_>) -> Result<String, String> {
@@ -122,7 +126,11 @@ fn odd_paths_resolve_and_are_suggested_as_urls() {
     let store = shelf.store();
     let resolve = |reference: &str| {
         let kind = None;
-        let found = store.resolve(&ModelQuery { reference, kind });
+        let found = store.resolve(&ModelQuery {
+            reference,
+            kind,
+            ..ModelQuery::default()
+        });
         found.map(|found| match found {
             ResolvedReference::Local(model) => model.path,
             _ => panic!("{reference} is a path"),
@@ -166,7 +174,11 @@ fn names_resolve_to_catalog_and_hub() {
             "hub owner/name:sub/dir/a.gguf",
         ),
     ] {
-        let found = models.resolve_query(&ModelQuery { reference, kind });
+        let found = models.resolve_query(&ModelQuery {
+            reference,
+            kind,
+            ..ModelQuery::default()
+        });
         assert_eq!(found.as_deref(), Ok(expected), "{reference} {kind:?}");
     }
 }
@@ -198,7 +210,14 @@ fn gguf_is_the_default_kind() {
         (Some(FileKind::Mlx), FileKind::Mlx),
     ] {
         let reference = "qwen3:4b";
-        match store.resolve(&ModelQuery { reference, kind }).unwrap() {
+        match store
+            .resolve(&ModelQuery {
+                reference,
+                kind,
+                ..ModelQuery::default()
+            })
+            .unwrap()
+        {
             ResolvedReference::Catalog { form, .. } => assert_eq!(form.kind, taken, "{kind:?}"),
             other => panic!("{kind:?}: {other:?}"),
         }

@@ -33,6 +33,8 @@ pub struct Cost {
     pub token: Duration,
     /// For each token, per 1024 tokens before it.
     pub depth: Duration,
+    /// For each media that is encoded.
+    pub encode: Duration,
 }
 
 impl Cost {
@@ -74,6 +76,7 @@ mod tests {
             row: micros(100),
             token: micros(10),
             depth: micros(1024),
+            ..Cost::default()
         };
         let cases = [
             // (tokens before, new tokens, micros)

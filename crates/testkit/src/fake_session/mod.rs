@@ -21,8 +21,9 @@ use loquat_session::sequences::{
 };
 use loquat_session::transfer::{Envelope, Unsealed, unseal};
 use loquat_session::{
-    Capabilities, Emit, HeldMemory, Media, MediaHandle, MediaId, MediaInputs, Memory, PrefixCopy,
-    Row, SequenceId, Session, SessionError, StepBatch, StepOutput,
+    AdapterId, AdapterWeights, AppliedAdapter, Capabilities, Emit, HeldMemory, Media, MediaHandle,
+    MediaId, MediaInputs, Memory, PrefixCopy, Row, SequenceId, Session, SessionError, StepBatch,
+    StepOutput,
 };
 use loquat_spec::MediaAttention;
 
@@ -88,6 +89,7 @@ impl FakeSession {
                     max_sequences: options.max_sequences,
                     snapshots: options.snapshots,
                     media: options.media,
+                    adapters: options.adapters,
                 },
             ),
             counters: Arc::default(),
@@ -179,6 +181,14 @@ impl FakeSession {
         self.sequences.commit(grant);
     }
 
+    /// Lets the sequence's outputs depend on its adapters.
+    fn seed_history(&mut self, id: SequenceId) {
+        let header = self.sequences.header(id).unwrap_or_default();
+        if let Some((_, history)) = self.sequences.stored_mut(id) {
+            *history = History::adapted(&header.adapters);
+        }
+    }
+
     /// Histories depend only on the vocabulary.
     fn fingerprint(&self) -> u64 {
         self.options.vocab_size as u64
@@ -243,6 +253,7 @@ fn capabilities(options: &FakeOptions) -> Capabilities {
             whole_prompt: options.media.attention == MediaAttention::FirstRow,
         },
         media_positions: options.media.capacity,
+        adapters: options.adapters,
         batch_invariant: true,
     }
 }
@@ -264,11 +275,23 @@ impl Session for FakeSession {
             media_bytes_per_position: MEDIA_BYTES_PER_POSITION,
             media_capacity: self.options.media.capacity,
             media_in_use: 0,
+            adapter_capacity: self.options.adapters.bytes,
+            adapter_bytes: 0,
+            adapters_loaded: 0,
         })
     }
 
-    fn create(&mut self) -> Result<SequenceId, SessionError> {
-        let id = self.sequences.create()?;
+    fn load_adapter(&mut self, adapter: &AdapterWeights) -> Result<AdapterId, SessionError> {
+        self.sequences.add_adapter(adapter, adapter.bytes())
+    }
+
+    fn unload_adapter(&mut self, adapter: AdapterId) -> Result<(), SessionError> {
+        self.sequences.remove_adapter(adapter)
+    }
+
+    fn create_adapted(&mut self, adapters: &[AppliedAdapter]) -> Result<SequenceId, SessionError> {
+        let id = self.sequences.create(adapters)?;
+        self.seed_history(id);
         Ok(self.record_created(id))
     }
 
@@ -303,6 +326,7 @@ impl Session for FakeSession {
 
     fn encode(&mut self, media: &Media) -> Result<MediaHandle, SessionError> {
         let (layout, features) = media::encode(media, &self.options)?;
+        self.advance_clock(self.options.cost.encode);
         let handle = self.sequences.add_media(layout)?;
         let stored = &mut self.sequences.storage_mut().media;
         stored.insert(handle.id, features);
@@ -362,9 +386,9 @@ impl Session for FakeSession {
 
     fn export(&self, sequence: SequenceId) -> Result<Vec<u8>, SessionError> {
         let tokens = self.sequences.stored(sequence)?.tokens();
-        let layout = self.sequences.layout(sequence)?;
+        let header = self.sequences.header(sequence)?;
         let size = 4 * tokens.len();
-        let mut envelope = Envelope::new(self.fingerprint(), tokens.len(), layout, size);
+        let mut envelope = Envelope::new(self.fingerprint(), &header, size);
         let bytes = tokens.iter().flat_map(|token| token.to_le_bytes());
         envelope.contents().extend(bytes);
         Ok(envelope.seal())
@@ -373,19 +397,17 @@ impl Session for FakeSession {
     fn import(&mut self, bytes: &[u8]) -> Result<SequenceId, SessionError> {
         let size = |len: usize| len.checked_mul(4);
         let max_context = self.options.max_context;
-        let Unsealed {
-            len,
-            layout,
-            contents,
-        } = unseal(bytes, self.fingerprint(), max_context, size)?;
+        let Unsealed { header, contents } = unseal(bytes, self.fingerprint(), max_context, size)?;
         let words = contents.as_chunks::<4>().0.iter();
         let tokens: Vec<u32> = words.map(|word| u32::from_le_bytes(*word)).collect();
-        let id = self.sequences.import((len, layout), |sequences, grant| {
-            if let Some((_, history)) = sequences.stored_mut(grant.sequence) {
-                history.append(&tokens);
-            }
-            Ok::<_, SessionError>(())
-        })?;
+        let seed = History::adapted(&header.adapters);
+        let id = self
+            .sequences
+            .import(header, |_, _| Ok::<_, SessionError>(()))?;
+        if let Some((_, history)) = self.sequences.stored_mut(id) {
+            *history = seed;
+            history.append(&tokens);
+        }
         Ok(self.record_created(id))
     }
 }

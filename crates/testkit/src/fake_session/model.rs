@@ -1,5 +1,6 @@
 //! The model of the fake session: logits are a pure function of the tokens so far.
 
+use loquat_session::sequences::ExportedAdapter;
 use loquat_synthetic::SplitMix64;
 
 /// The logit of the likeliest token, above all others but the script's.
@@ -20,11 +21,26 @@ pub struct Model {
 /// A sequence's tokens and a digest after each, so that a row costs only its own tokens.
 #[derive(Debug, Clone, Default)]
 pub struct History {
+    /// The digest before the first token: that of the sequence's adapters.
+    seed: u64,
     tokens: Vec<u32>,
     digests: Vec<u64>,
 }
 
 impl History {
+    /// An empty history of a sequence with adapters.
+    pub fn adapted(adapters: &[ExportedAdapter]) -> Self {
+        let words = adapters.iter().flat_map(|adapter| {
+            let fingerprint = adapter.fingerprint;
+            let halves = [fingerprint as u32, (fingerprint >> 32) as u32];
+            halves.into_iter().chain([adapter.scale.to_bits()])
+        });
+        Self {
+            seed: words.fold(0, mix),
+            ..Self::default()
+        }
+    }
+
     pub fn len(&self) -> usize {
         self.tokens.len()
     }
@@ -45,6 +61,7 @@ impl History {
     /// The first `len` tokens, which must exist.
     pub fn prefix(&self, len: usize) -> Self {
         Self {
+            seed: self.seed,
             tokens: self.tokens[..len].to_vec(),
             digests: self.digests[..len].to_vec(),
         }
@@ -53,7 +70,7 @@ impl History {
     /// A hash of the first `len` tokens.
     pub fn digest(&self, len: usize) -> u64 {
         match len {
-            0 => 0,
+            0 => self.seed,
             len => self.digests[len - 1],
         }
     }

@@ -1,6 +1,7 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
+use loquat_session::AdapterLimits;
 use loquat_session::sequences::{MediaRules, SnapshotPolicy};
 
 use super::clock::{Cost, VirtualClock};
@@ -27,6 +28,8 @@ pub struct FakeOptions {
     /// A view has a position for each of its patches, a raw embedding for each `hidden_size`
     /// values. The default takes no media.
     pub media: MediaRules,
+    /// Adapters change a sequence's outputs by their content and scale. The default takes some.
+    pub adapters: AdapterLimits,
     /// Wall-clock time of each step.
     pub delay: Duration,
     /// No step runs while a test holds this lock, so that it can submit several requests at once.
@@ -63,6 +66,11 @@ impl Default for FakeOptions {
             snapshots: None,
             max_states: 4 * 64,
             media: MediaRules::default(),
+            adapters: AdapterLimits {
+                count: 8,
+                bytes: 64 << 20,
+                rank: 64,
+            },
             delay: Duration::ZERO,
             hold: Arc::default(),
             clock: None,

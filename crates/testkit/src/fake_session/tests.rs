@@ -2,6 +2,7 @@ use loquat_session::sequences::{MediaRules, SnapshotPolicy};
 use loquat_session::{MemoryBudget, OpenError, RowOutput, SessionOptions, conformance};
 
 use super::*;
+use crate::adapters;
 
 fn feed(session: &mut FakeSession, id: SequenceId, tokens: &[u32]) -> Result<u32, SessionError> {
     feed_all(session, &[(id, tokens)])?.remove(0)
@@ -93,6 +94,7 @@ fn open(model: FakeOptions, options: &SessionOptions) -> Result<Box<dyn Session>
             capacity: options.media_positions.unwrap_or(model.media.capacity),
             ..model.media
         },
+        adapters: options.adapters,
         ..model
     })))
 }
@@ -109,7 +111,9 @@ fn fake_session_keeps_the_contract() {
         // Twice the rows of the widest step: every snapshot must be evicted.
         (snapshots(16, 4), 24, Some(8)),
     ];
+    let source = crate::goldens::source(&crate::goldens::family("llama")).unwrap();
     for (snapshots, max_states, hidden_size) in modes {
+        let adapters = adapters::pair(&source.spec);
         let model = FakeOptions {
             hidden_size,
             snapshots,
@@ -120,6 +124,7 @@ fn fake_session_keeps_the_contract() {
             open: &|options| open(model.clone(), options),
             tolerance: 0.0,
             media: &[],
+            adapters: &adapters,
         });
         let failures: Vec<_> = outcomes.iter().filter(|(_, o)| o.is_err()).collect();
         assert!(
@@ -191,6 +196,7 @@ fn steps_move_the_virtual_clock() {
             row: Duration::from_millis(100),
             token: Duration::from_millis(1),
             depth: Duration::from_millis(1024),
+            ..Cost::default()
         },
         faults: vec![(2, Fault::Fail)],
         ..FakeOptions::default()

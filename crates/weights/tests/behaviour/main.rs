@@ -11,6 +11,7 @@ mod fp8;
 mod hostile_gguf;
 mod hostile_safetensors;
 mod layouts;
+mod mmproj;
 mod mutation;
 mod round_trip;
 mod synthetic;

@@ -34,8 +34,13 @@ fn wrapped_text_model_is_found_by_any_prefix() {
         Some(rest) => format!("model.language_model.{rest}"),
         None => name.to_owned(),
     };
+    // mlx-vlm writes some families so.
+    let bare = |name: &str| {
+        let rest = name.strip_prefix("model.").unwrap_or(name);
+        format!("language_model.{rest}")
+    };
     type Rename = fn(&str) -> String;
-    let table: [(Rename, &[&str]); 2] = [
+    let table: [(Rename, &[&str]); 3] = [
         (
             older,
             &[
@@ -47,6 +52,7 @@ fn wrapped_text_model_is_found_by_any_prefix() {
             newer,
             &["model.vision_tower.encoder.weight", "model.visual.weight"],
         ),
+        (bare, &["vision_model.encoder.weight", "connector.weight"]),
     ];
     for (rename, others) in table {
         let mut folder = wrapped(rename);

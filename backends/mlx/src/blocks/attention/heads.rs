@@ -3,17 +3,24 @@
 use std::ops::Range;
 
 use loquat_session::OpenError;
-use loquat_spec::{Attention as Spec, KvSource, LayerRole, QkSpan};
+use loquat_spec::{Attention as Spec, KvSource, LayerRole, QkSpan, Role};
 
-use crate::array::{Array, Ops};
+use crate::adapted::Segment;
+use crate::array::{Array, Ops, slice_axis};
 use crate::error::MlxError;
 use crate::loader::LayerLoader;
-use crate::norm::Norm;
+use crate::norm::{Norm, StreamNorm};
 use crate::step::Group;
 
 /// [rows * tokens, heads * dim] to [rows, heads, tokens, dim].
 pub fn to_heads(ops: &Ops, group: &Group, x: &Array, dim: usize) -> Result<Array, MlxError> {
-    let (rows, tokens, dim) = (group.rows.len() as i32, group.tokens as i32, dim as i32);
+    split_heads(ops, group.tokens, x, dim)
+}
+
+/// The same for rows of `tokens` each.
+fn split_heads(ops: &Ops, tokens: usize, x: &Array, dim: usize) -> Result<Array, MlxError> {
+    let (tokens, dim) = (tokens as i32, dim as i32);
+    let rows = x.dim(0) / tokens;
     if tokens == 1 {
         return ops.reshape(x, &[rows, -1, 1, dim]);
     }
@@ -30,21 +37,11 @@ pub fn from_heads(ops: &Ops, heads: &Array) -> Result<Array, MlxError> {
     ops.reshape(&ops.transpose(heads, &[0, 2, 1, 3])?, &[-1, width])
 }
 
-/// A range of one dimension.
-pub fn slice_axis(
-    ops: &Ops,
-    x: &Array,
-    axis: usize,
-    range: Range<usize>,
-) -> Result<Array, MlxError> {
-    let mut stop = x.shape();
-    let (first, end) = (range.start as i32, range.end as i32);
-    if first == 0 && end == stop[axis] {
-        return Ok(x.clone());
-    }
-    let mut start = vec![0; stop.len()];
-    (start[axis], stop[axis]) = (first, end);
-    ops.slice(x, &start, &stop)
+/// The norms of queries and keys.
+pub struct QkNorms {
+    queries: StreamNorm,
+    /// If the layer has its own keys.
+    keys: Option<StreamNorm>,
 }
 
 /// Over queries and, if the layer has its own, over keys below them.
@@ -60,22 +57,43 @@ pub enum HeadNorm {
     All { queries: Norm, keys: Option<Norm> },
 }
 
-impl HeadNorm {
+impl QkNorms {
     pub fn load(loader: LayerLoader, spec: &Spec) -> Result<Option<Self>, OpenError> {
         let Some(qk) = &spec.qk_norm else {
             return Ok(None);
         };
-        let queries = loader.norm(LayerRole::QueryNorm, &qk.norm)?;
-        let keys = match spec.kv {
-            KvSource::Own | KvSource::KeyIsValue => {
-                Some(loader.norm(LayerRole::KeyNorm, &qk.norm)?)
-            }
-            KvSource::Layer(_) => None,
-        };
-        let ops = loader.loader().ops;
-        Ok(Some(Self::new(ops, spec, queries, keys)?))
+        Ok(Some(Self {
+            queries: loader.stream_norm(LayerRole::QueryNorm, &qk.norm)?,
+            keys: match spec.kv {
+                KvSource::Own | KvSource::KeyIsValue => {
+                    Some(loader.stream_norm(LayerRole::KeyNorm, &qk.norm)?)
+                }
+                KvSource::Layer(_) => None,
+            },
+        }))
     }
 
+    pub fn roles(&self) -> impl Iterator<Item = Role> {
+        let norms = std::iter::once(&self.queries).chain(&self.keys);
+        norms.flat_map(|norm| norm.roles.into_iter().flatten())
+    }
+
+    /// With the weights of a segment's rows.
+    pub fn of_heads(
+        &self,
+        ops: &Ops,
+        spec: &Spec,
+        segment: Option<&Segment>,
+    ) -> Result<HeadNorm, MlxError> {
+        let of = |norm: &StreamNorm| match segment {
+            Some(segment) => norm.of_segment(segment),
+            None => norm.norm.clone(),
+        };
+        HeadNorm::new(ops, spec, of(&self.queries), self.keys.as_ref().map(of))
+    }
+}
+
+impl HeadNorm {
     pub fn new(
         ops: &Ops,
         spec: &Spec,
@@ -125,11 +143,11 @@ impl HeadNorm {
         })
     }
 
-    /// `heads`: [rows, heads, tokens, dim], the first `queries` of them queries.
+    /// `heads`: [rows, heads, `tokens`, dim], the first `queries` of them queries.
     pub fn apply(
         &self,
         ops: &Ops,
-        group: &Group,
+        tokens: usize,
         heads: &Array,
         queries: usize,
     ) -> Result<Array, MlxError> {
@@ -151,7 +169,7 @@ impl HeadNorm {
                 let dim = heads.dim(3) as usize;
                 let all = |norm: &Norm, range: Range<usize>| {
                     let flat = from_heads(ops, &slice_axis(ops, heads, 1, range)?)?;
-                    to_heads(ops, group, &norm.apply(ops, &flat)?, dim)
+                    split_heads(ops, tokens, &norm.apply(ops, &flat)?, dim)
                 };
                 let of_queries = all(norm, 0..queries)?;
                 match keys {

@@ -55,6 +55,7 @@ pub fn rope(ops: &Ops, pairs: RopePairs) -> Rope {
         pairs,
         periods: vector(ops, &FREQUENCIES.map(f32::recip)),
         factors: None,
+        sectioned: None,
     }
 }
 
@@ -84,6 +85,7 @@ pub fn linear(ops: &Ops, values: &[f32], cols: usize) -> Linear {
     Linear {
         kernel: Kernel::Plain(ops.transpose(&matrix, &[1, 0]).unwrap()),
         bias: None,
+        parts: Vec::new(),
     }
 }
 

@@ -115,6 +115,7 @@ impl Weights {
             paired: own_keys(spec) && inputs.pair_first(),
             inputs,
             qk_norm: spec.qk_norm.map(|qk| self.qk_norm(ops, spec, &qk)),
+            adaptable_norm: None,
             value_norm: spec.value_norm.map(|of| Norm {
                 kind: of.kind,
                 eps: of.eps,

@@ -3,6 +3,7 @@
 use loquat_session::OpenError;
 use loquat_spec::{ExpertGroups, Experts as Spec, GroupScore, LayerRole, RouterInput, Scores};
 
+use crate::adapted::StepAdapters;
 use crate::array::{Array, Fused, Ops, Reduce, Type, Unary};
 use crate::error::MlxError;
 use crate::linear::Linear;
@@ -68,10 +69,19 @@ impl Router {
     }
 
     /// The chosen experts and their weights in float32, each [tokens, top_k].
-    pub fn choose(&self, ops: &Ops, x: &Array, stream: &Array) -> Result<(Array, Array), MlxError> {
+    pub fn choose(
+        &self,
+        ops: &Ops,
+        x: &Array,
+        stream: &Array,
+        adapters: &StepAdapters,
+    ) -> Result<(Array, Array), MlxError> {
         let logits = match &self.input {
-            Some(norm) => self.linear.apply(ops, &norm.apply(ops, stream)?)?,
-            None => self.linear.apply(ops, x)?,
+            Some(norm) => {
+                let input = norm.apply(ops, stream)?;
+                self.linear.adapted(ops, &input, adapters)?
+            }
+            None => self.linear.adapted(ops, x, adapters)?,
         };
         let logits = ops.astype(&logits, Type::F32)?;
         let scores = match (&self.router_weights, self.scores) {

@@ -159,6 +159,7 @@ fn router(ops: &Ops, rules: &Rules, learned: &Learned) -> Router {
         linear: Linear {
             kernel: Kernel::Plain(ops.upload_f32(&identity, &[count, count]).unwrap()),
             bias: None,
+            parts: Vec::new(),
         },
         input: None,
         scores: rules.scores,
@@ -184,7 +185,9 @@ fn routers_follow_the_spec() {
         .unwrap();
     for (name, rules) in rules() {
         let router = router(&ops, &rules, &learned);
-        let (chosen, weights) = router.choose(&ops, &x, &x).unwrap();
+        let (chosen, weights) = router
+            .choose(&ops, &x, &x, &StepAdapters::default())
+            .unwrap();
         let mut experts = vec![0; TOKENS * TOP_K];
         ops.read_u32(&chosen, &mut experts).unwrap();
         let weights = testing::read(&ops, &weights);
@@ -234,11 +237,15 @@ fn sorted_experts_equal_unsorted_ones() {
             ops.upload_f32(&values, &[TOKENS, hidden]).unwrap()
         };
         let (x, stream) = (values(5), values(6));
-        let together = experts.run(&ops, &x, &stream).unwrap();
+        let together = experts
+            .run(&ops, &x, &stream, &StepAdapters::default())
+            .unwrap();
         let together = testing::read(&ops, &together);
         for token in 0..TOKENS {
             let row = |a: &Array| ops.slice(a, &[token, 0], &[token + 1, hidden]).unwrap();
-            let alone = experts.run(&ops, &row(&x), &row(&stream)).unwrap();
+            let alone = experts
+                .run(&ops, &row(&x), &row(&stream), &StepAdapters::default())
+                .unwrap();
             let alone = testing::read(&ops, &alone);
             let row = &together[(token * hidden) as usize..][..hidden as usize];
             let same = row.iter().zip(&alone).all(|(a, b)| (a - b).abs() < 1e-4);

@@ -147,6 +147,7 @@ fn stack(ops: &Ops, values: &[f32], count: usize, cols: usize) -> Stack {
     Stack {
         kernel: Kernel::Plain(ops.transpose(&matrices, &[0, 2, 1]).unwrap()),
         bias: None,
+        parts: Vec::new(),
     }
 }
 

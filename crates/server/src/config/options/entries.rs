@@ -81,6 +81,14 @@ pub const MODELS: &[ModelSetting] = &[
     )
     .flag("kind"),
     ModelSetting::new(
+        "mmproj",
+        |m| &mut m.mmproj,
+        "\"/var/lib/models/mmproj-small-f16.gguf\"",
+        "The vision tower of a GGUF model: an mmproj file, or `owner/name:file` on the hub; `none` \
+         for text only; when unset, one next to the model or in its repository, if there is one",
+    )
+    .flag("mmproj"),
+    ModelSetting::new(
         "aliases",
         |m| &mut m.aliases,
         "[\"gpt-4o-mini\", \"claude-*\"]",
@@ -126,6 +134,15 @@ pub const MODELS: &[ModelSetting] = &[
          machine's memory",
     )
     .flag("memory"),
+    ModelSetting::new(
+        "media_positions",
+        |m| &mut m.media_positions,
+        "2048",
+        "Positions of images and videos that may be encoded at once, and so the largest video; 0 \
+         leaves a model's vision tower unloaded. If unset, 8192 for models that read images",
+    )
+    .within(Bounds::Whole(0, u32::MAX as u64))
+    .flag("media-positions"),
     ModelSetting::new(
         "threads",
         |m| &mut m.threads,

@@ -3,6 +3,7 @@
 use super::{AT_LEAST_ONE, COUNT, Section, Setting};
 use crate::config::option_value::Bounds;
 use crate::config::{Config, Tls};
+use crate::remote_media::AllowedHost;
 
 const KIB: u64 = 1 << 10;
 const MIB: u64 = 1 << 20;
@@ -263,6 +264,38 @@ pub const SECTIONS: &[Section] = &[
         ],
     },
     Section {
+        name: "remote_media",
+        help: "Images and videos that requests name by their address.",
+        settings: &[
+            ConfigSetting::new(
+                "hosts",
+                |c| &mut c.remote_media.hosts,
+                "[\"images.example.org\", \"*.cdn.example.org\"]",
+                "Hosts from which images and videos are fetched; none if unset. `*.example.org` is \
+                 every host below `example.org`. HTTPS only, unless the host is written as \
+                 `http://host:port`. Names that lead to private addresses are refused; such an \
+                 address itself may be listed",
+            )
+            .within(Bounds::Text(
+                is_media_host,
+                "a host such as \"images.example.org\" or \"http://192.0.2.1:8080\"",
+            )),
+            ConfigSetting::new(
+                "max_bytes",
+                |c| &mut c.remote_media.max_bytes,
+                "\"8MiB\"",
+                "Most that is fetched for one request",
+            )
+            .within(Bounds::Bytes(1, 1 << 32)),
+            ConfigSetting::new(
+                "timeout",
+                |c| &mut c.remote_media.timeout,
+                "\"5s\"",
+                "How long fetching for one request may take",
+            ),
+        ],
+    },
+    Section {
         name: "memory",
         help: "Memory of all models together.",
         settings: &[ConfigSetting::new(
@@ -282,6 +315,10 @@ fn tls(config: &mut Config) -> &mut Tls {
 fn is_host_name(text: &str) -> bool {
     let letter = |letter: char| letter.is_alphanumeric() || "-._".contains(letter);
     !text.is_empty() && text.chars().all(letter)
+}
+
+fn is_media_host(text: &str) -> bool {
+    AllowedHost::parse(text).is_some()
 }
 
 /// Without a path: browsers send none. Programs that show web pages have schemes of their own.

@@ -24,6 +24,7 @@ use crate::caller::Caller;
 use crate::error::ApiError;
 use crate::field::{Field, FieldPath};
 use crate::lowering;
+use crate::remote_media;
 use crate::reply::{self as replies, ActiveReply};
 use crate::wire::JsonBody;
 
@@ -48,9 +49,10 @@ pub fn routes() -> Router<Arc<App>> {
 pub async fn create(
     State(app): State<Arc<App>>,
     caller: Caller,
-    body: JsonBody<ChatCompletionRequest>,
+    mut body: JsonBody<ChatCompletionRequest>,
 ) -> Result<Response, ApiError> {
     let lease = lease(&app, &caller, body.value.model.as_deref()).await?;
+    remote_media::fetch(&app, &lease, &mut body.value).await?;
     let model = lease.clone();
     let lower = move || lower(body, model.chat_context(), model.sampling());
     let LoweredChatCompletion {

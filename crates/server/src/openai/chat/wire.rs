@@ -4,10 +4,11 @@ use serde::{Deserialize, Serialize};
 use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
-use crate::field::Field;
-use crate::openai::messages::ChatMessage;
+use crate::field::{Field, FieldPath};
+use crate::openai::messages::{self, ChatMessage};
 use crate::openai::options::{self, NO_SETTING, StreamOptions};
 use crate::openai::tools::{ChatTool, ChatToolChoice};
+use crate::remote_media::MediaUrls;
 use crate::tool_types;
 use crate::union::TextOr;
 use crate::wire::{FieldTables, WireRequest};
@@ -161,4 +162,10 @@ impl WireRequest for ChatCompletionRequest {
     const SAMPLING: bool = true;
     const ANSWER_FORMAT: bool = true;
     const TOOL_TYPES: &'static [&'static str] = &["function"];
+}
+
+impl MediaUrls for ChatCompletionRequest {
+    fn media_urls(&mut self) -> Vec<(FieldPath, &mut String)> {
+        messages::media_urls(&mut self.messages)
+    }
 }

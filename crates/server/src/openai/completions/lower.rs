@@ -2,7 +2,8 @@
 
 use std::sync::Arc;
 
-use loquat_engine::{GenerateRequest, Logprobs};
+use loquat::PromptEmbeddings;
+use loquat_engine::{GenerateRequest, Logprobs, PromptMedia, join_spans};
 use loquat_grammar::Grammar;
 use loquat_text::{FimPrompt, Special, Tokenizer};
 
@@ -11,6 +12,7 @@ use crate::error::ApiError;
 use crate::field::Field;
 use crate::fill_in::{FillIn, fill_in};
 use crate::lowering::{StopFlag, encoding_error};
+use crate::media_data;
 use crate::models::Loaded;
 use crate::openai::options::{self, Streaming};
 use crate::sampling;
@@ -43,6 +45,9 @@ pub struct Prompt {
     pub generate: GenerateRequest,
 }
 
+/// A prompt's text, its tokens, and the media among them.
+type EncodedPrompt = (String, Vec<u32>, Vec<PromptMedia>);
+
 /// What is returned beside a choice's text.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct OutputOptions {
@@ -70,6 +75,7 @@ pub fn lower(
     let CompletionRequest {
         model: _,
         prompt,
+        prompt_embeds,
         suffix,
         max_tokens,
         echo,
@@ -101,8 +107,11 @@ pub fn lower(
     };
     let max_tokens = max_tokens.unwrap_or(OPENAI_COMPLETION_TOKENS);
     let mut stop_ids = stop_token_ids.unwrap_or_default();
-    let prompts = match suffix.filter(|suffix| !suffix.is_empty()) {
-        Some(suffix) => {
+    let suffix = suffix.filter(|suffix| !suffix.is_empty());
+    let input = Input::new(prompt, prompt_embeds, suffix.is_some())?;
+    let prompts = match (input, suffix) {
+        (Input::Embeddings(files), _) => embedded_prompts(files, best_of, output.echo, model)?,
+        (Input::Prompt(prompt), Some(suffix)) => {
             let text = single_text(prompt)?;
             let prompt = FimPrompt {
                 prefix: &text,
@@ -111,11 +120,13 @@ pub fn lower(
             };
             let FillIn { prompt, ends } = fill_in(model, Field::Suffix, prompt, stop_flag)?;
             stop_ids.extend(ends);
-            vec![(text, prompt)]
+            vec![(text, prompt, Vec::new())]
         }
-        None => {
+        (Input::Prompt(prompt), None) => {
             let tokenizer = tokenizer.interruptible(stop_flag.signal());
-            prompts(prompt, best_of, &tokenizer)?
+            let prompts = prompts(prompt, best_of, &tokenizer)?.into_iter();
+            let prompts = prompts.map(|(text, tokens)| (text, tokens, Vec::new()));
+            prompts.collect()
         }
     };
     if !ignore_eos.unwrap_or(false) {
@@ -132,10 +143,11 @@ pub fn lower(
         priority: priority.unwrap_or(0),
         ..GenerateRequest::default()
     };
-    let prompts = prompts.into_iter().map(|(text, tokens)| Prompt {
+    let prompts = prompts.into_iter().map(|(text, tokens, media)| Prompt {
         text: text.into(),
         generate: GenerateRequest {
             prompt: tokens,
+            media,
             constraint: grammar.as_ref().map(Grammar::constraint),
             ..shared.clone()
         },
@@ -214,6 +226,70 @@ pub fn check_texts(prompt: &TextOr<PromptItem>, model: &Loaded) -> Result<usize,
     Ok(longest)
 }
 
+/// What is continued.
+enum Input {
+    Prompt(TextOr<PromptItem>),
+    Embeddings(TextOr<String>),
+}
+
+impl Input {
+    fn new(
+        prompt: Option<TextOr<PromptItem>>,
+        embeddings: Option<TextOr<String>>,
+        has_suffix: bool,
+    ) -> Result<Self, ApiError> {
+        match (prompt, embeddings) {
+            (Some(prompt), None) => Ok(Self::Prompt(prompt)),
+            (None, Some(_)) if has_suffix => {
+                let problem = "needs a `prompt` of text, not `prompt_embeds`";
+                Err(ApiError::invalid(Field::Suffix, problem))
+            }
+            (None, Some(embeddings)) => Ok(Self::Embeddings(embeddings)),
+            (Some(_), Some(_)) => {
+                let problem = "replaces `prompt`; send one of them";
+                Err(ApiError::invalid(Field::PromptEmbeds, problem))
+            }
+            (None, None) => Err(ApiError::invalid(Field::Prompt, "is missing")),
+        }
+    }
+}
+
+/// Prompts of raw embeddings, which have no text.
+fn embedded_prompts(
+    files: TextOr<String>,
+    choices: usize,
+    echo: bool,
+    model: &Loaded,
+) -> Result<Vec<EncodedPrompt>, ApiError> {
+    if echo {
+        let problem = "is not possible with `prompt_embeds`, which have no text";
+        return Err(ApiError::invalid(Field::Echo, problem));
+    }
+    let (files, is_only) = match files {
+        TextOr::Text(file) => (vec![file], true),
+        TextOr::Many(files) => (files, false),
+    };
+    check_count(Field::PromptEmbeds, files.len(), choices)?;
+    let hidden_size = model.engine().capabilities().hidden_size;
+    let files = files.into_iter().enumerate();
+    let prompts = files.map(|(index, file)| {
+        let field = if is_only {
+            Field::PromptEmbeds.into()
+        } else {
+            Field::PromptEmbeds.index(index)
+        };
+        let bytes = media_data::decode(field.clone(), &file)?;
+        let embeddings = PromptEmbeddings::from_safetensors(bytes).and_then(|embeddings| {
+            embeddings.check_width(hidden_size)?;
+            Ok(embeddings)
+        });
+        let embeddings = embeddings.map_err(|error| ApiError::invalid(field, error.to_string()))?;
+        let (tokens, media) = join_spans(vec![embeddings.into_span()]);
+        Ok((String::new(), tokens, media))
+    });
+    prompts.collect()
+}
+
 /// The only prompt, before a suffix.
 fn single_text(prompt: TextOr<PromptItem>) -> Result<String, ApiError> {
     match prompt {
@@ -245,18 +321,7 @@ fn prompts(
     if let Some(tokens) = single_prompt(&items) {
         return Ok(vec![(tokenizer.decode(&tokens, false), tokens)]);
     }
-    let count = items.len();
-    if count > MOST_PROMPTS {
-        let problem = format!("has {count} prompts; at most {MOST_PROMPTS} are allowed");
-        return Err(ApiError::invalid(Field::Prompt, problem));
-    }
-    if count * choices > MOST_CHOICES {
-        let problem = format!(
-            "has {count} prompts with {choices} choices each; at most {MOST_CHOICES} choices in \
-             total are allowed"
-        );
-        return Err(ApiError::invalid(Field::Prompt, problem));
-    }
+    check_count(Field::Prompt, items.len(), choices)?;
     let items = items.into_iter().enumerate();
     let prompts = items.map(|(index, item)| match item {
         PromptItem::Text(text) => {
@@ -271,6 +336,22 @@ fn prompts(
         )),
     });
     prompts.collect()
+}
+
+fn check_count(field: Field, prompts: usize, choices: usize) -> Result<(), ApiError> {
+    let problem = if prompts == 0 {
+        "is empty; it must have at least one prompt".to_owned()
+    } else if prompts > MOST_PROMPTS {
+        format!("has {prompts} prompts; at most {MOST_PROMPTS} are allowed")
+    } else if prompts * choices > MOST_CHOICES {
+        format!(
+            "has {prompts} prompts with {choices} choices each; at most {MOST_CHOICES} choices in \
+             total are allowed"
+        )
+    } else {
+        return Ok(());
+    };
+    Err(ApiError::invalid(field, problem))
 }
 
 /// The tokens of the only prompt, if the items are token ids.

@@ -58,7 +58,10 @@ pub async fn create(
     body: JsonBody<CompletionRequest>,
 ) -> Result<Response, ApiError> {
     let lease = lease(&app, &caller, body.value.model.as_deref()).await?;
-    let mut bytes = lower::check_texts(&body.value.prompt, &lease)?;
+    let mut bytes = match &body.value.prompt {
+        Some(prompt) => lower::check_texts(prompt, &lease)?,
+        None => 0,
+    };
     let has_limit = body.value.max_tokens.is_some();
     let model = lease.clone();
     if let Some(suffix) = &body.value.suffix {

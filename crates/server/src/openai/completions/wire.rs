@@ -18,8 +18,13 @@ pub struct CompletionRequest {
     pub model: Option<String>,
     /// A text, its tokens, or a list of texts or of lists of tokens: a batch of up to 1024.
     /// With `n` or `best_of`, up to 4096 choices in total. Special tokens in a text are parsed.
-    #[schema(value_type = TextOr<PromptItem>)]
-    pub prompt: TextOr<PromptItem>,
+    #[schema(value_type = Option<TextOr<PromptItem>>)]
+    pub prompt: Option<TextOr<PromptItem>>,
+    /// Raw input embeddings in place of `prompt`: the base64 of a safetensors file with one tensor of
+    /// F32, F16 or BF16 and the shape `[positions, hidden size]`, or a list of them. The model needs
+    /// room for them (`media_positions`).
+    #[schema(value_type = Option<TextOr<String>>)]
+    pub prompt_embeds: Option<TextOr<String>>,
     /// The text that follows: the model writes what is between `prompt` and it. Refused if the model
     /// has no fill-in-the-middle tokens. Special tokens are then plain text.
     pub suffix: Option<String>,

@@ -7,7 +7,7 @@ use utoipa::ToSchema;
 
 use crate::error::ApiError;
 use crate::field::{Field, FieldPath};
-use crate::images;
+use crate::media_data;
 use crate::openai::fresh_id;
 use crate::openai::logprobs::TokenLogprob;
 use crate::openai::messages::ImageDetail;
@@ -165,7 +165,8 @@ pub struct InputText {
 #[serde(deny_unknown_fields)]
 #[schema(as = ResponseInputImage)]
 pub struct InputImage {
-    /// A `data:` URI with base64 of a PNG, JPEG, WebP, GIF or BMP file. Other addresses are refused.
+    /// A `data:` URI with base64 of a PNG, JPEG, WebP, GIF or BMP file, or an address on a host that
+    /// the configuration lists.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub image_url: Option<String>,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -175,23 +176,46 @@ pub struct InputImage {
     pub file_id: Option<String>,
 }
 
+impl Item {
+    /// The addresses of media.
+    pub fn media_urls(&mut self) -> impl Iterator<Item = (FieldPath, &mut String)> {
+        let parts = match self {
+            Self::Message(MessageItem { content, .. }) => Some(content),
+            Self::FunctionCallOutput(FunctionCallOutputItem { output, .. }) => Some(output),
+            Self::Reasoning(_) | Self::FunctionCall(_) | Self::ItemReference(_) => None,
+        };
+        let parts = parts.and_then(|parts| match parts {
+            TextOr::Text(_) => None,
+            TextOr::Many(parts) => Some(parts),
+        });
+        let images = parts.into_iter().flatten().filter_map(|part| match part {
+            Part::InputImage(image) => image.image_url.as_mut(),
+            Part::InputText(_) | Part::OutputText(_) | Part::Refusal(_) => None,
+        });
+        images.map(|url| (InputImage::field(Field::ImageUrl), url))
+    }
+}
+
 impl InputImage {
+    /// Items of earlier responses may come before those of the request, so no index is known.
+    fn field(name: Field) -> FieldPath {
+        FieldPath::verbatim("input_image").field(name)
+    }
+
     fn lower(&self) -> Result<Image, ApiError> {
         let Self {
             image_url,
             detail,
             file_id,
         } = self;
-        // Items of earlier responses may come before those of the request, so no index is known.
-        let field = |name: Field| FieldPath::verbatim("input_image").field(name);
         if file_id.is_some() {
             let reason = "this server stores no files; send the image as a `data:` URI";
-            return Err(ApiError::unsupported(field(Field::FileId), reason));
+            return Err(ApiError::unsupported(Self::field(Field::FileId), reason));
         }
-        let field = field(Field::ImageUrl);
+        let field = Self::field(Field::ImageUrl);
         let missing = || ApiError::invalid(field.clone(), "is missing");
         let url = image_url.as_deref().ok_or_else(missing)?;
-        let image = images::from_url(field.clone(), url)?;
+        let image = media_data::image_from_url(field.clone(), url)?;
         Ok(image.with_detail(detail.map_or_else(Detail::default, ImageDetail::lower)))
     }
 }

@@ -34,10 +34,10 @@ use crate::app::App;
 use crate::caller::Caller;
 use crate::error::ApiError;
 use crate::field::Field;
-use crate::lowering;
 use crate::reply::{self, ActiveReply};
 use crate::union::TextOr;
 use crate::wire::JsonBody;
+use crate::{lowering, remote_media};
 
 const RESPONSES: &str = "/v1/responses";
 
@@ -73,6 +73,7 @@ pub async fn create(
         ..
     } = body;
     let lease = super::lease(&app, &caller, request.model.as_deref()).await?;
+    remote_media::fetch(&app, &lease, &mut request).await?;
     let previous = previous(&app, &caller, request.previous_response_id.as_deref())?;
     let input = std::mem::replace(&mut request.input, TextOr::Many(Vec::new()));
     let input = normalized(&app, &caller, input)?;

@@ -7,9 +7,10 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use super::item::Item;
-use crate::field::Field;
+use crate::field::{Field, FieldPath};
 use crate::openai::chat::wire::ReasoningEffort;
 use crate::openai::options::NO_SETTING;
+use crate::remote_media::MediaUrls;
 use crate::tool_types;
 use crate::union::{TextOr, TypeTags};
 use crate::wire::{FieldTables, WireRequest};
@@ -369,4 +370,13 @@ impl Include {
 pub enum Truncation {
     Auto,
     Disabled,
+}
+
+impl MediaUrls for ResponseRequest {
+    fn media_urls(&mut self) -> Vec<(FieldPath, &mut String)> {
+        match &mut self.input {
+            TextOr::Text(_) => Vec::new(),
+            TextOr::Many(items) => items.iter_mut().flat_map(Item::media_urls).collect(),
+        }
+    }
 }

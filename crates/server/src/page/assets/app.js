@@ -10,6 +10,8 @@ import { keep, recall } from "./store.js";
 import { startTheme } from "./theme.js";
 
 const models = byId("model");
+/** What each model reads, where the server knows it. */
+let modalities = new Map();
 let chat;
 
 const settings = new Settings({
@@ -17,7 +19,7 @@ const settings = new Settings({
   exportAll: () => chat.export(),
   keyChanged: () => loadModels(),
 });
-const composer = startComposer(() => chat);
+const composer = startComposer(() => chat, refusal);
 chat = new Chat({
   settings,
   model: () => models.value,
@@ -36,9 +38,17 @@ byId("clear").addEventListener("click", () => {
   composer.put("");
 });
 
+/** Why the chosen model takes no images; undefined if it may. */
+function refusal() {
+  const reads = modalities.get(models.value);
+  if (!reads || reads.includes("image")) return undefined;
+  return `${models.value} reads text only. Choose a model that reads images.`;
+}
+
 async function loadModels() {
   try {
     const { data } = await getJson("/v1/models");
+    modalities = new Map(data.map(({ id, input_modalities: reads }) => [id, reads]));
     const remembered = recall("model");
     models.replaceChildren(
       ...data.map(({ id }) => el("option", { value: id, selected: id === remembered }, id)),
@@ -47,9 +57,13 @@ async function loadModels() {
     models.replaceChildren(el("option", { value: "" }, "no models"));
     models.title = error.message;
   }
+  composer.modelChanged();
 }
 
-models.addEventListener("change", () => keep("model", models.value));
+models.addEventListener("change", () => {
+  keep("model", models.value);
+  composer.modelChanged();
+});
 loadModels();
 
 // Must not be an element's id: the browser would move the focus to that element.

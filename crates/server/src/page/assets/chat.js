@@ -2,6 +2,7 @@
 
 import { PageError } from "./api.js";
 import { announce, byId, download, el } from "./dom.js";
+import { imagesOf } from "./images.js";
 import { replyView, troubleView, userView } from "./message.js";
 import { blank, stream, wireMessages } from "./reply.js";
 import { keep, recall } from "./store.js";
@@ -32,10 +33,10 @@ export class Chat {
     return this.stopper !== null;
   }
 
-  /** Sends a question. An edited one replaces the messages from index `instead` on. */
-  send(content, instead) {
+  /** Sends a question with images. An edited one replaces the messages from index `instead` on. */
+  send({ content, images }, instead) {
     if (instead !== undefined) this.messages.length = instead;
-    this.messages.push({ role: "user", content });
+    this.messages.push({ role: "user", content, ...(images.length ? { images } : {}) });
     this.cleared = null;
     this.following = true;
     return this.reply();
@@ -141,7 +142,10 @@ export class Chat {
   save() {
     // The conversation may have been cleared meanwhile.
     if (!this.messages.length) return;
-    if (!keep("conversation", this.messages)) announce("The browser's storage is full; this conversation is not saved");
+    if (keep("conversation", this.messages)) return;
+    const text = this.messages.map(({ images, ...message }) => message);
+    const saved = keep("conversation", text) ? "its images are" : "this conversation is";
+    announce(`The browser's storage is full; ${saved} not saved`);
   }
 
   /** Redraws the streaming reply, at most once per frame. */
@@ -172,7 +176,7 @@ export class Chat {
   view(message, at, results) {
     if (message.role === "user") {
       const editable = !this.busy && at === this.lastQuestion();
-      return userView(message, { edit: editable && (() => this.ask(message.content, at)) });
+      return userView(message, { edit: editable && (() => this.ask(message.content, at, imagesOf(message))) });
     }
     const last = at === this.messages.length - 1;
     const open = !this.busy && this.messages.slice(at + 1).every((later) => later.role === "tool");

@@ -1,12 +1,17 @@
 // The question form: Enter sends, Esc stops, and an edited question replaces the last one.
 
 import { byId, icon } from "./dom.js";
+import { startImages } from "./images.js";
 
-/** Connects the form to a chat. `chat()` returns it; it is created later. */
-export function startComposer(chat) {
+/**
+ * Connects the form to a chat. `chat()` returns it; it is created later. `refusal()` says why the
+ * model takes no images, if it does not.
+ */
+export function startComposer(chat, refusal) {
   const field = byId("question");
   const send = byId("send");
   const banner = byId("editing");
+  let images;
   let instead;
   let running = false;
 
@@ -19,24 +24,25 @@ export function startComposer(chat) {
     send.replaceChildren(icon(running ? "stop" : "send"));
     send.setAttribute("aria-label", label);
     send.title = running ? "Stop (Esc)" : "Send (Enter)";
-    send.disabled = !running && !field.value.trim();
+    const empty = !field.value.trim() && !images.all().length;
+    send.disabled = !running && (empty || images.blocked());
   };
-  const put = (text, at) => {
+  const put = (text, at, attached) => {
     instead = at;
     banner.hidden = at === undefined;
     field.value = text;
     grow();
-    show();
+    images.put(attached);
     field.focus();
     field.setSelectionRange(text.length, text.length);
   };
   const submit = () => {
     if (running) return chat().stop();
-    const text = field.value.trim();
-    if (!text) return;
+    if (send.disabled) return;
+    const question = { content: field.value.trim(), images: images.all() };
     const at = instead;
     put("");
-    chat().send(text, at);
+    chat().send(question, at);
   };
 
   byId("composer").addEventListener("submit", (event) => {
@@ -53,11 +59,15 @@ export function startComposer(chat) {
     show();
   });
   byId("leave-editing").addEventListener("click", () => put(""));
+  byId("attach").append(icon("image"));
+  images = startImages({ refusal, changed: show });
   show();
 
   return {
     put,
     focus: () => field.focus(),
+    /** The model has changed. */
+    modelChanged: () => images.check(),
     /** Cancels editing; returns whether a question was being edited. */
     leaveEditing() {
       if (instead === undefined) return false;

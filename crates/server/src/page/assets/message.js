@@ -1,22 +1,25 @@
 // Renders one message of the conversation.
 
 import { copyButton, el, iconButton } from "./dom.js";
+import { imagesOf, picture } from "./images.js";
 import { pretty, wholeJson } from "./json.js";
 import { codeBlock, renderMarkdown } from "./markdown.js";
 import { measured, seconds } from "./reply.js";
 import { toolCall } from "./tools.js";
 
 export function userView(message, { edit }) {
+  const images = imagesOf(message);
   const actions = el(
     "div",
     { class: "actions" },
-    copyButton("Copy question", () => message.content),
+    message.content && copyButton("Copy question", () => message.content),
     edit && iconButton("edit", "Edit question", edit),
   );
   const node = el(
     "article",
     { class: "message user", "aria-label": "You" },
-    el("div", { class: "bubble" }, message.content),
+    images.length > 0 && el("div", { class: "pictures" }, images.map(picture)),
+    message.content && el("div", { class: "bubble" }, message.content),
     actions,
   );
   return { node, update() {} };

@@ -1,6 +1,7 @@
 // A streamed reply: sends the request, and adds each frame to the reply.
 
 import { PageError, call, events } from "./api.js";
+import { imagesOf } from "./images.js";
 
 /** The messages of a conversation in the format of `/v1/chat/completions`. */
 export function wireMessages(system, messages) {
@@ -8,15 +9,24 @@ export function wireMessages(system, messages) {
   return [...opening, ...messages.filter((message) => !message.failed).map(wireMessage)];
 }
 
-function wireMessage({ role, content, calls, callId }) {
+function wireMessage(message) {
+  const { role, content, calls, callId } = message;
   if (role === "tool") return { role, tool_call_id: callId, content };
-  if (role === "user" || !calls?.length) return { role, content };
+  if (role === "user") return { role, content: wireContent(content, imagesOf(message)) };
+  if (!calls?.length) return { role, content };
   const toolCalls = calls.map((one) => ({
     id: one.id,
     type: "function",
     function: { name: one.name, arguments: one.arguments },
   }));
   return { role, content: content || null, tool_calls: toolCalls };
+}
+
+/** Images come first: models are trained on that order. */
+function wireContent(text, images) {
+  if (!images.length) return text;
+  const parts = images.map(({ url }) => ({ type: "image_url", image_url: { url } }));
+  return text ? [...parts, { type: "text", text }] : parts;
 }
 
 /** An empty reply, which `stream` fills. */

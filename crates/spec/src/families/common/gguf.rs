@@ -5,7 +5,7 @@ use super::sizes::Sizes;
 use crate::config::GgufConfig;
 use crate::error::SpecError;
 use crate::mixers::Attention;
-use crate::rope::{Rope, RopePairs, RopeScaling, Yarn, yarn_magnitude};
+use crate::rope::{Rope, RopePairs, RopeScaling, RopeSections, SectionOrder, Yarn, yarn_magnitude};
 
 impl Sizes {
     pub fn from_gguf(config: &GgufConfig) -> Result<Self, SpecError> {
@@ -78,15 +78,39 @@ pub(crate) fn gguf_rope(
     head_dim: usize,
     pairs: RopePairs,
 ) -> Result<Rope, SpecError> {
+    let dims = config.usize_opt("rope.dimension_count")?;
+    let dims = dims.unwrap_or(head_dim);
     Ok(Rope {
         theta: config.f64_opt("rope.freq_base")?.unwrap_or(10_000.0) as f32,
-        dims: config
-            .usize_opt("rope.dimension_count")?
-            .unwrap_or(head_dim),
+        dims,
         pairs,
         scaling: gguf_scaling(config)?,
-        sections: None,
+        sections: gguf_sections(config, dims / 2)?,
     })
+}
+
+/// The pairs of each axis of positions, one axis after another. A fourth number is of an axis that
+/// no model uses.
+fn gguf_sections(config: &GgufConfig, pairs: usize) -> Result<Option<RopeSections>, SpecError> {
+    let field = config.key("rope.dimension_sections");
+    let Some(list) = config.header.u64s(&field) else {
+        return Ok(None);
+    };
+    let sum = list.iter().fold(0u64, |sum, n| sum.saturating_add(*n));
+    match *list.as_slice() {
+        [0, 0, 0] | [0, 0, 0, 0] => Ok(None),
+        [frame, row, column] | [frame, row, column, 0] if sum == pairs as u64 => {
+            Ok(Some(RopeSections {
+                counts: [frame, row, column].map(|count| count as usize),
+                order: SectionOrder::Sequential,
+            }))
+        }
+        _ => Err(SpecError::invalid(
+            field,
+            format!("{list:?}"),
+            format!("three numbers that add up to {pairs}, the rotated pairs, and 0"),
+        )),
+    }
 }
 
 fn gguf_scaling(config: &GgufConfig) -> Result<RopeScaling, SpecError> {

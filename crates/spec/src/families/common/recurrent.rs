@@ -134,7 +134,7 @@ pub(crate) fn gguf_qwen_hybrid(
         }
     };
     let value_heads = config.usize("ssm.time_step_rank")?;
-    let rope = gguf_rope(config, sizes.head_dim, RopePairs::Halves)?;
+    let rope = gguf_rope(config, sizes.head_dim, RopePairs::Halves)?.with_alternating_sections();
     Ok(Hybrid {
         recurrent,
         mixer: Mixer::DeltaRule(DeltaRule {

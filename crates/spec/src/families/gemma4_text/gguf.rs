@@ -8,6 +8,12 @@ use crate::families::common::{Sizes, gguf_rope, gguf_tied, gguf_windowed_layers}
 use crate::model::{Activation, Dense, ModelSpec};
 use crate::rope::{Rope, RopePairs};
 
+/// The token whose per-layer inputs positions of media get.
+fn padding_token(config: &GgufConfig) -> u32 {
+    let id = config.header.u64("tokenizer.ggml.padding_token_id");
+    id.and_then(|id| u32::try_from(id).ok()).unwrap_or(0)
+}
+
 pub(super) fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
     let global_dim = config.usize("attention.key_length")?;
     let local_dim = config.usize("attention.key_length_swa")?;
@@ -56,7 +62,7 @@ pub(super) fn from_gguf(config: &GgufConfig) -> Result<ModelSpec, SpecError> {
             &sizes,
             dim,
             config.rows("per_layer_token_embd.weight")?,
-            0,
+            padding_token(config),
         )),
     };
     let softcap = config.f64_opt("final_logit_softcapping")?;

@@ -10,7 +10,7 @@ use crate::vision::{
     MediaAttention, PatchPositions, PatchRope, PatchRopeLayout, PixelInput, ProjectorStep,
     VisionBlock, VisionSpec,
 };
-use crate::vision_naming::VisionNaming;
+use crate::vision_naming::{StepName, VisionNaming};
 use crate::vision_roles::VisionRole;
 
 pub(super) const FAMILY: VisionFamily = VisionFamily {
@@ -30,7 +30,10 @@ pub(super) const FAMILY: VisionFamily = VisionFamily {
         ],
         layers: "vision_tower.encoder.layers.{}.",
         layer: LAYER,
-        projector: &["vision_tower.std", "embed_vision.embedding_projection"],
+        projector: &[
+            StepName::Standardize("vision_tower.std"),
+            StepName::Matrix("embed_vision.embedding_projection"),
+        ],
         ignored: &[],
         ..SIGLIP
     },

@@ -7,7 +7,7 @@ use crate::error::SpecError;
 use crate::model::{Activation, Dense, Norm};
 use crate::roles::LayerRole::{self, *};
 use crate::vision::{MergeOrder, PatchPositions, ProjectorStep, Sampling, VisionSpec};
-use crate::vision_naming::VisionNaming;
+use crate::vision_naming::{StepName, VisionNaming};
 use crate::vision_roles::VisionRole;
 
 pub(super) const FAMILY: VisionFamily = VisionFamily {
@@ -28,10 +28,14 @@ pub(super) const FAMILY: VisionFamily = VisionFamily {
         layer: LAYER,
         fused_qkv: Some("attn.qkv.weight"),
         projector: &[
-            "visual.downsample",
-            "visual.merger.proj",
-            "visual.merger.post_projection_norm",
-            "visual.merger",
+            StepName::Matrix("visual.downsample"),
+            StepName::Matrix("visual.merger.proj"),
+            StepName::Norm("visual.merger.post_projection_norm"),
+            StepName::Gated([
+                "visual.merger.gate_proj.weight",
+                "visual.merger.up_proj.weight",
+                "visual.merger.down_proj.weight",
+            ]),
         ],
         ignored: &[],
         ..SIGLIP

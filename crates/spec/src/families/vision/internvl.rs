@@ -7,7 +7,7 @@ use crate::families::common::{expect_switch, expect_word};
 use crate::model::{Activation, Norm};
 use crate::roles::LayerRole::{self, *};
 use crate::vision::{ClassToken, ProjectorStep, VisionBlock, VisionSpec};
-use crate::vision_naming::VisionNaming;
+use crate::vision_naming::{StepName, VisionNaming};
 use crate::vision_roles::VisionRole;
 
 pub(super) const FAMILY: VisionFamily = VisionFamily {
@@ -30,9 +30,9 @@ pub(super) const FAMILY: VisionFamily = VisionFamily {
         layer: LAYER,
         gains: ["lambda_1", "lambda_2"],
         projector: &[
-            "multi_modal_projector.layer_norm",
-            "multi_modal_projector.linear_1",
-            "multi_modal_projector.linear_2",
+            StepName::Norm("multi_modal_projector.layer_norm"),
+            StepName::Matrix("multi_modal_projector.linear_1"),
+            StepName::Matrix("multi_modal_projector.linear_2"),
         ],
         ..SIGLIP
     },

@@ -10,7 +10,7 @@ use crate::roles::LayerRole::{self, *};
 use crate::vision::{
     ClassToken, PatchRope, PatchRopeLayout, ProjectorStep, VisionBlock, VisionSpec,
 };
-use crate::vision_naming::VisionNaming;
+use crate::vision_naming::{StepName, VisionNaming};
 use crate::vision_roles::VisionRole;
 
 pub(super) const FAMILY: VisionFamily = VisionFamily {
@@ -37,9 +37,9 @@ pub(super) const FAMILY: VisionFamily = VisionFamily {
         layers: "vision_model.model.layers.{}.",
         layer: LAYER,
         projector: &[
-            "vision_model.vision_adapter.mlp.fc1",
-            "vision_model.vision_adapter.mlp.fc2",
-            "multi_modal_projector.linear_1",
+            StepName::Matrix("vision_model.vision_adapter.mlp.fc1"),
+            StepName::Matrix("vision_model.vision_adapter.mlp.fc2"),
+            StepName::Matrix("multi_modal_projector.linear_1"),
         ],
         ..SIGLIP
     },

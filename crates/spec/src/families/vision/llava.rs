@@ -7,12 +7,12 @@ use crate::error::SpecError;
 use crate::families::common::expect_word;
 use crate::model::{Activation, Norm};
 use crate::vision::{Arrangement, ClassToken, VisionSpec};
-use crate::vision_naming::VisionNaming;
+use crate::vision_naming::{StepName, VisionNaming};
 use crate::vision_roles::VisionRole;
 
-const PROJECTOR: &[&str] = &[
-    "multi_modal_projector.linear_1",
-    "multi_modal_projector.linear_2",
+const PROJECTOR: &[StepName] = &[
+    StepName::Matrix("multi_modal_projector.linear_1"),
+    StepName::Matrix("multi_modal_projector.linear_2"),
 ];
 
 pub(super) const CLIP: VisionFamily = VisionFamily {

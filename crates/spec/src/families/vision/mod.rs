@@ -5,6 +5,7 @@ mod glm4v;
 mod internvl;
 mod llama4;
 mod llava;
+pub(super) mod mmproj;
 mod pixtral;
 mod qwen2_vl;
 mod qwen3_vl;
@@ -80,13 +81,23 @@ impl VisionFamily {
         outer: &Config,
         text: &ModelSpec,
     ) -> Result<(VisionSpec, VisionNaming), SpecError> {
+        self.describe_named(outer, text, self.naming)
+    }
+
+    /// For files with other names of tensors.
+    fn describe_named(
+        &self,
+        outer: &Config,
+        text: &ModelSpec,
+        naming: VisionNaming,
+    ) -> Result<(VisionSpec, VisionNaming), SpecError> {
         let tower = outer.object("vision_config")?;
         let tower = tower.ok_or_else(|| SpecError::Missing {
             field: outer.path("vision_config"),
         })?;
         let spec = (self.from_config)(&VisionConfig { outer, tower, text })?;
         spec.validate(text.hidden_size, text.layers.len())?;
-        Ok((spec, self.naming))
+        Ok((spec, naming))
     }
 
     /// Whether text alone cannot be computed without this part.

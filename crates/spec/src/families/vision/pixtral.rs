@@ -10,7 +10,7 @@ use crate::roles::LayerRole::{self, *};
 use crate::vision::{
     MergeOrder, PatchRope, PatchRopeLayout, ProjectorStep, VisionBlock, VisionSpec,
 };
-use crate::vision_naming::VisionNaming;
+use crate::vision_naming::{StepName, VisionNaming};
 use crate::vision_roles::VisionRole;
 
 pub(super) const PIXTRAL: VisionFamily = VisionFamily {
@@ -19,8 +19,8 @@ pub(super) const PIXTRAL: VisionFamily = VisionFamily {
     from_config: pixtral,
     naming: VisionNaming {
         projector: &[
-            "multi_modal_projector.linear_1",
-            "multi_modal_projector.linear_2",
+            StepName::Matrix("multi_modal_projector.linear_1"),
+            StepName::Matrix("multi_modal_projector.linear_2"),
         ],
         ..NAMING
     },
@@ -33,10 +33,10 @@ pub(super) const MISTRAL3: VisionFamily = VisionFamily {
     from_config: mistral3,
     naming: VisionNaming {
         projector: &[
-            "multi_modal_projector.norm",
-            "multi_modal_projector.patch_merger.merging_layer",
-            "multi_modal_projector.linear_1",
-            "multi_modal_projector.linear_2",
+            StepName::Norm("multi_modal_projector.norm"),
+            StepName::Matrix("multi_modal_projector.patch_merger.merging_layer"),
+            StepName::Matrix("multi_modal_projector.linear_1"),
+            StepName::Matrix("multi_modal_projector.linear_2"),
         ],
         ..NAMING
     },

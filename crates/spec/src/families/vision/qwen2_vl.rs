@@ -12,7 +12,7 @@ use crate::vision::{
     PatchOrder, PatchRope, PatchRopeLayout, PatchSpan, PixelInput, ProjectorStep, VisionBlock,
     VisionSpec,
 };
-use crate::vision_naming::VisionNaming;
+use crate::vision_naming::{StepName, VisionNaming};
 use crate::vision_roles::VisionRole;
 
 pub(super) const QWEN2: VisionFamily = VisionFamily {
@@ -57,9 +57,9 @@ const NAMING: VisionNaming = VisionNaming {
     layer: LAYER,
     fused_qkv: Some("attn.qkv.weight"),
     projector: &[
-        "visual.merger.ln_q",
-        "visual.merger.mlp.0",
-        "visual.merger.mlp.2",
+        StepName::Norm("visual.merger.ln_q"),
+        StepName::Matrix("visual.merger.mlp.0"),
+        StepName::Matrix("visual.merger.mlp.2"),
     ],
     ignored: &[],
     ..SIGLIP

@@ -7,7 +7,7 @@ use crate::error::SpecError;
 use crate::model::{Activation, Norm};
 use crate::roles::LayerRole::{self, *};
 use crate::vision::{Deepstack, PatchPositions, Projector, ProjectorStep, Sampling, VisionSpec};
-use crate::vision_naming::VisionNaming;
+use crate::vision_naming::{StepName, VisionNaming};
 use crate::vision_roles::VisionRole;
 
 pub(super) const FAMILY: VisionFamily = VisionFamily {
@@ -23,14 +23,14 @@ pub(super) const FAMILY: VisionFamily = VisionFamily {
         layer: LAYER,
         fused_qkv: Some("attn.qkv.weight"),
         projector: &[
-            "visual.merger.norm",
-            "visual.merger.linear_fc1",
-            "visual.merger.linear_fc2",
+            StepName::Norm("visual.merger.norm"),
+            StepName::Matrix("visual.merger.linear_fc1"),
+            StepName::Matrix("visual.merger.linear_fc2"),
         ],
         deepstack: &[
-            "visual.deepstack_merger_list.{}.norm",
-            "visual.deepstack_merger_list.{}.linear_fc1",
-            "visual.deepstack_merger_list.{}.linear_fc2",
+            StepName::Norm("visual.deepstack_merger_list.{}.norm"),
+            StepName::Matrix("visual.deepstack_merger_list.{}.linear_fc1"),
+            StepName::Matrix("visual.deepstack_merger_list.{}.linear_fc2"),
         ],
         ignored: &[],
         ..SIGLIP

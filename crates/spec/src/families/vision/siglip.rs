@@ -9,7 +9,7 @@ use crate::model::{Activation, Norm};
 use crate::vision::{
     MediaAttention, PatchPositions, PixelInput, ProjectorStep, Sampling, VisionSpec,
 };
-use crate::vision_naming::VisionNaming;
+use crate::vision_naming::{StepName, VisionNaming};
 use crate::vision_roles::VisionRole;
 
 pub(super) const GEMMA3: VisionFamily = VisionFamily {
@@ -18,8 +18,8 @@ pub(super) const GEMMA3: VisionFamily = VisionFamily {
     from_config: gemma3,
     naming: VisionNaming {
         projector: &[
-            "multi_modal_projector.mm_soft_emb_norm",
-            "multi_modal_projector.mm_input_projection_weight",
+            StepName::Norm("multi_modal_projector.mm_soft_emb_norm"),
+            StepName::Transposed("multi_modal_projector.mm_input_projection_weight"),
         ],
         norms_minus_one: true,
         ..SIGLIP
@@ -32,7 +32,7 @@ pub(super) const PALIGEMMA: VisionFamily = VisionFamily {
     towers: &[],
     from_config: paligemma,
     naming: VisionNaming {
-        projector: &["multi_modal_projector.linear"],
+        projector: &[StepName::Matrix("multi_modal_projector.linear")],
         ..SIGLIP
     },
     // The whole prompt attends both ways, text too.
@@ -57,7 +57,7 @@ pub(super) const IDEFICS3: VisionFamily = VisionFamily {
         ],
         layers: "vision_model.encoder.layers.{}.",
         layer: SIGLIP_LAYER,
-        projector: &["connector.modality_projection.proj"],
+        projector: &[StepName::Matrix("connector.modality_projection.proj")],
         ..SIGLIP
     },
     text_fields: &[],
@@ -69,9 +69,9 @@ pub(super) const LFM2: VisionFamily = VisionFamily {
     from_config: lfm2,
     naming: VisionNaming {
         projector: &[
-            "multi_modal_projector.layer_norm",
-            "multi_modal_projector.linear_1",
-            "multi_modal_projector.linear_2",
+            StepName::Norm("multi_modal_projector.layer_norm"),
+            StepName::Matrix("multi_modal_projector.linear_1"),
+            StepName::Matrix("multi_modal_projector.linear_2"),
         ],
         ..SIGLIP
     },

@@ -211,6 +211,7 @@ pub(super) const SIGLIP: VisionNaming = VisionNaming {
     gains: ["", ""],
     projector: &[],
     deepstack: &[],
+    deepstack_by_layer: false,
     norms_minus_one: false,
     ignored: &["vision_tower.head."],
 };

@@ -1,0 +1,150 @@
+//! Adapters that are folded into the weights, row by row.
+
+use std::collections::HashMap;
+use std::path::Path;
+
+use loquat_spec::{Role, Transform};
+use loquat_weights::{AdapterWeights, Checkpoint, LowRank, Matrix, WeightsError};
+
+use crate::ConvertError;
+
+/// An adapter to fold into the model.
+#[derive(Clone, Copy, Debug)]
+pub struct MergedAdapter<'a> {
+    /// As for [`AdapterWeights::open`].
+    pub path: &'a Path,
+    /// Multiplies the adapter's own scale; not 0.
+    pub scale: f32,
+}
+
+/// What is folded into the model.
+#[derive(Default)]
+pub(crate) struct Merge {
+    /// The low-rank changes of each matrix, with the scales that requests chose.
+    changes: HashMap<(Role, usize), Vec<(LowRank, f32)>>,
+    matrices: HashMap<Role, Vec<Matrix>>,
+    vectors: HashMap<Role, Vec<f32>>,
+}
+
+/// A matrix as the result is to have it.
+#[derive(Clone, Copy)]
+pub(crate) struct MergedMatrix<'a> {
+    pub matrix: &'a Matrix,
+    changes: &'a [(LowRank, f32)],
+}
+
+impl Merge {
+    pub fn open(
+        checkpoint: &Checkpoint,
+        adapters: &[MergedAdapter<'_>],
+    ) -> Result<Self, ConvertError> {
+        let base = checkpoint.adapter_base();
+        let mut merge = Self::default();
+        for adapter in adapters {
+            let weights = AdapterWeights::open(adapter.path, &base)?;
+            if !adapter.scale.is_finite() || adapter.scale == 0.0 {
+                return Err(ConvertError::AdapterScale {
+                    adapter: weights.info().name.clone(),
+                    found: adapter.scale,
+                });
+            }
+            if checkpoint.spec.head.tied {
+                check_tied(&weights)?;
+            }
+            merge.add(&weights, adapter.scale)?;
+        }
+        Ok(merge)
+    }
+
+    fn add(&mut self, weights: &AdapterWeights, scale: f32) -> Result<(), ConvertError> {
+        for (role, member, change) in weights.low_ranks() {
+            let changes = self.changes.entry((role, member)).or_default();
+            changes.push((change.clone(), scale));
+        }
+        let replaced = weights.replaced();
+        for role in replaced.roles() {
+            let before = match (replaced.stack(role), replaced.vector(role)) {
+                (Some(stack), _) => self.matrices.insert(role, stack.to_vec()).is_some(),
+                (_, Some(values)) => self.vectors.insert(role, values.to_vec()).is_some(),
+                (None, None) => false,
+            };
+            if before {
+                return Err(ConvertError::AdapterConflict { role });
+            }
+        }
+        Ok(())
+    }
+
+    /// The role's matrices instead of the source's.
+    pub fn stack(&self, role: Role) -> Option<&[Matrix]> {
+        self.matrices.get(&role).map(Vec::as_slice)
+    }
+
+    /// The role's vector instead of the source's, as backends see it.
+    pub fn vector(&self, role: Role) -> Option<(Vec<f32>, Transform)> {
+        let values = self.vectors.get(&role)?;
+        Some((values.clone(), Transform::None))
+    }
+
+    pub fn matrix<'a>(&'a self, role: Role, member: usize, matrix: &'a Matrix) -> MergedMatrix<'a> {
+        let changes = self.changes.get(&(role, member));
+        MergedMatrix {
+            matrix,
+            changes: changes.map_or(&[], Vec::as_slice),
+        }
+    }
+}
+
+/// A table that is embedding and head at once can only change as both.
+fn check_tied(weights: &AdapterWeights) -> Result<(), ConvertError> {
+    let factors = |role| weights.low_rank(role)?.first()?.as_ref();
+    let (embedding, head) = (factors(Role::Embedding), factors(Role::Head));
+    let is_same = match (embedding, head) {
+        (None, None) => true,
+        (Some(embedding), Some(head)) => embedding.a == head.a && embedding.b == head.b,
+        _ => false,
+    };
+    let replaced = weights.replaced();
+    if is_same
+        && replaced.matrix(Role::Embedding).is_none()
+        && replaced.matrix(Role::Head).is_none()
+    {
+        return Ok(());
+    }
+    Err(ConvertError::TiedAdapter {
+        adapter: weights.info().name.clone(),
+    })
+}
+
+impl MergedMatrix<'_> {
+    pub fn decode_row(&self, row: usize, out: &mut [f32]) -> Result<(), WeightsError> {
+        self.matrix.decode_row(row, out)?;
+        if self.changes.is_empty() {
+            return Ok(());
+        }
+        let base = out.to_vec();
+        let mut own = vec![0.0f32; base.len()];
+        for (change, scale) in self.changes {
+            let scale = change.scale * scale;
+            own.fill(0.0);
+            for (k, factor) in change.b.row(row).iter().enumerate() {
+                for (own, value) in own.iter_mut().zip(change.a.row(k)) {
+                    *own += scale * factor * value;
+                }
+            }
+            let length = change.magnitude.as_ref().map(|magnitude| {
+                let sums = base.iter().zip(&own).map(|(base, own)| base + own);
+                let square: f64 = sums.map(|sum| f64::from(sum).powi(2)).sum();
+                magnitude[row] / (square as f32).max(f32::MIN_POSITIVE).sqrt()
+            });
+            for ((out, base), own) in out.iter_mut().zip(&base).zip(&own) {
+                match length {
+                    // The sum of several adapters is that of their differences from the base.
+                    Some(factor) => *out += (base + own) * factor - base,
+                    None => *out += own,
+                }
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,87 @@
+//! Adapters of a model: which files, at which strength.
+
+use std::path::{Path, PathBuf};
+use std::sync::Arc;
+
+use loquat_engine::UnloadMode;
+use loquat_session::{AdapterId, AdapterLimits, AppliedAdapter, SessionOptions};
+use loquat_weights::{AdapterBase, AdapterWeights};
+
+use crate::{Error, Model, ModelFiles};
+
+/// An adapter to load.
+#[derive(Debug, Clone, PartialEq)]
+pub struct AdapterFile {
+    /// A folder or a `.safetensors` file of peft or mlx-lm, or a GGUF file of llama.cpp.
+    pub path: PathBuf,
+    /// Multiplies its strength; 1 is as trained.
+    pub scale: f32,
+}
+
+/// Adapters that were read and checked against a model, and not loaded yet.
+#[derive(Debug, Clone, Default)]
+pub struct OpenAdapters {
+    adapters: Vec<(Arc<AdapterWeights>, f32)>,
+}
+
+impl ModelFiles {
+    /// Reads adapters and checks that they fit the model.
+    pub fn open_adapters(&self, files: &[AdapterFile]) -> Result<OpenAdapters, Error> {
+        let base = self.checkpoint.adapter_base();
+        let open = |file: &AdapterFile| {
+            let weights = AdapterWeights::open(&file.path, &base)?;
+            Ok((Arc::new(weights), file.scale))
+        };
+        let adapters = files.iter().map(open).collect::<Result<_, Error>>()?;
+        Ok(OpenAdapters { adapters })
+    }
+}
+
+impl OpenAdapters {
+    /// Each adapter and its scale.
+    pub fn iter(&self) -> impl Iterator<Item = (&AdapterWeights, f32)> {
+        let adapters = self.adapters.iter();
+        adapters.map(|(weights, scale)| (&**weights, *scale))
+    }
+
+    /// The options with room for the adapters, unless they have room already.
+    pub fn make_room(&self, options: &SessionOptions) -> SessionOptions {
+        let mut options = options.clone();
+        if !options.adapters.any() {
+            let weights = self.adapters.iter().map(|(weights, _)| &**weights);
+            options.adapters = AdapterLimits::holding(weights);
+        }
+        options
+    }
+
+    /// Loads them; the result applies all of them.
+    pub fn load(&self, model: &Model) -> Result<Vec<AppliedAdapter>, Error> {
+        let load = |(weights, scale): &(Arc<AdapterWeights>, f32)| {
+            Ok(AppliedAdapter {
+                id: model.engine().load_adapter(Arc::clone(weights))?,
+                scale: *scale,
+            })
+        };
+        self.adapters.iter().map(load).collect()
+    }
+}
+
+impl Model {
+    /// Loads an adapter while the model serves requests. The session needs room for it:
+    /// [`SessionOptions::adapters`].
+    pub fn load_adapter(&self, path: &Path) -> Result<AdapterId, Error> {
+        let base = self.adapter_base().ok_or(Error::NoAdapterBase)?;
+        let weights = AdapterWeights::open(path, base)?;
+        Ok(self.engine().load_adapter(Arc::new(weights))?)
+    }
+
+    /// Frees an adapter once no request uses it; blocks until then.
+    pub fn unload_adapter(&self, id: AdapterId, mode: UnloadMode) -> Result<(), Error> {
+        Ok(self.engine().unload_adapter(id, mode)?)
+    }
+
+    pub(crate) fn for_adapters(mut self, base: AdapterBase) -> Self {
+        self.set_adapter_base(base);
+        self
+    }
+}

@@ -1,0 +1,58 @@
+//! Implements the methods of a session that its sequences answer.
+
+/// The methods of [`Session`](crate::Session) that only concern sequences, except `release`, over
+/// a field of type [`Sequences`].
+#[macro_export]
+macro_rules! delegate_sequences {
+    ($sequences:ident) => {
+        fn create_adapted(
+            &mut self,
+            adapters: &[$crate::AppliedAdapter],
+        ) -> Result<$crate::SequenceId, $crate::SessionError> {
+            self.$sequences.create(adapters)
+        }
+
+        fn len(&self, sequence: $crate::SequenceId) -> Result<usize, $crate::SessionError> {
+            self.$sequences.len(sequence)
+        }
+
+        fn reusable(
+            &self,
+            sequence: $crate::SequenceId,
+            at_most: usize,
+        ) -> Result<usize, $crate::SessionError> {
+            self.$sequences.reusable(sequence, at_most)
+        }
+
+        fn held(
+            &self,
+            sequences: &[$crate::SequenceId],
+        ) -> Result<$crate::HeldMemory, $crate::SessionError> {
+            self.$sequences.held(sequences)
+        }
+
+        fn fork(
+            &mut self,
+            source: $crate::SequenceId,
+            len: usize,
+        ) -> Result<$crate::SequenceId, $crate::SessionError> {
+            self.$sequences.fork(source, len)
+        }
+
+        fn truncate(
+            &mut self,
+            sequence: $crate::SequenceId,
+            len: usize,
+        ) -> Result<(), $crate::SessionError> {
+            self.$sequences.truncate(sequence, len)
+        }
+
+        fn retain_media(&mut self, media: $crate::MediaId) -> Result<(), $crate::SessionError> {
+            self.$sequences.retain_media(media)
+        }
+
+        fn release_media(&mut self, media: $crate::MediaId) -> Result<(), $crate::SessionError> {
+            self.$sequences.release_media(media)
+        }
+    };
+}
