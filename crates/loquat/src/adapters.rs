@@ -44,12 +44,16 @@ impl OpenAdapters {
         adapters.map(|(weights, scale)| (&**weights, *scale))
     }
 
+    /// Room for exactly these adapters.
+    pub fn limits(&self) -> AdapterLimits {
+        AdapterLimits::holding(self.adapters.iter().map(|(weights, _)| &**weights))
+    }
+
     /// The options with room for the adapters, unless they have room already.
     pub fn make_room(&self, options: &SessionOptions) -> SessionOptions {
         let mut options = options.clone();
         if !options.adapters.any() {
-            let weights = self.adapters.iter().map(|(weights, _)| &**weights);
-            options.adapters = AdapterLimits::holding(weights);
+            options.adapters = self.limits();
         }
         options
     }
@@ -70,9 +74,13 @@ impl Model {
     /// Loads an adapter while the model serves requests. The session needs room for it:
     /// [`SessionOptions::adapters`].
     pub fn load_adapter(&self, path: &Path) -> Result<AdapterId, Error> {
+        Ok(self.engine().load_adapter(self.read_adapter(path)?)?)
+    }
+
+    /// Reads an adapter and checks that it fits the model, without loading it.
+    pub fn read_adapter(&self, path: &Path) -> Result<Arc<AdapterWeights>, Error> {
         let base = self.adapter_base().ok_or(Error::NoAdapterBase)?;
-        let weights = AdapterWeights::open(path, base)?;
-        Ok(self.engine().load_adapter(Arc::new(weights))?)
+        Ok(Arc::new(AdapterWeights::open(path, base)?))
     }
 
     /// Frees an adapter once no request uses it; blocks until then.

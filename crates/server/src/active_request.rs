@@ -8,6 +8,7 @@ use std::task::Poll;
 use loquat_engine::{
     Completion, CompletionBuilder, EngineError, Event, GenerateRequest, Generation, Usage,
 };
+use loquat_session::SessionError;
 
 use crate::app::App;
 use crate::caller::Caller;
@@ -15,7 +16,7 @@ use crate::error::{ApiError, ErrorKind};
 use crate::field::Field;
 use crate::in_flight::{CancelledBy, Ticket};
 use crate::metrics::{Outcome, QueuedRequest, RequestMeter};
-use crate::models::Lease;
+use crate::models::{Lease, adapter_gone};
 use crate::telemetry::{Content, RequestTrace};
 
 /// A request for the engine.
@@ -96,6 +97,7 @@ impl ActiveRequest {
         };
         let request = GenerateRequest {
             client: caller.client(),
+            adapters: lease.applied(),
             ..request
         };
         let submitted = match choices {
@@ -140,7 +142,9 @@ impl ActiveRequest {
             by = self.ticket.cancelled() => Err((Outcome::Cancelled, cancelled(by))),
             late = self.caller.out_of_time() => Err((Outcome::Failed, late)),
             received = receive(&mut self.generations, &mut self.next) => match received {
-                Some((_, Event::Failed(error))) => Err((Outcome::Failed, error.into())),
+                Some((_, Event::Failed(error))) => {
+                    Err((Outcome::Failed, failed(error, &self.lease)))
+                }
                 received => Ok(received),
             },
         };
@@ -232,6 +236,13 @@ pub fn total_usage(choices: impl Iterator<Item = Usage>) -> Option<Usage> {
         // Later choices reuse the first one's prompt, which is not a cache hit.
         cached_tokens: sum.cached_tokens.min(each.cached_tokens),
     })
+}
+
+fn failed(error: EngineError, lease: &Lease) -> ApiError {
+    match error {
+        EngineError::Session(SessionError::UnknownAdapter(_)) => adapter_gone(lease.name()),
+        error => error.into(),
+    }
 }
 
 fn cancelled(by: CancelledBy) -> ApiError {

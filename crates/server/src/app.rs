@@ -10,7 +10,7 @@ use crate::error::ApiError;
 use crate::http::{Bodies, Tls, Traffic};
 use crate::in_flight::InFlight;
 use crate::metrics::Metrics;
-use crate::models::{Lease, Models, Opener, model_not_found};
+use crate::models::{ChosenModel, Lease, Models, Opener};
 use crate::openai::Responses;
 use crate::reload::Reloads;
 use crate::wire::LoggedFields;
@@ -64,29 +64,42 @@ impl App {
         self.traffic.is_stopping()
     }
 
-    /// Resolves a name or alias to the configured name. Models that the caller may not use are not
-    /// found.
+    /// The configured name of the model that a name, an alias or an adapter's name means. Models
+    /// that the caller may not use are not found.
     pub fn name_for(&self, caller: &Caller, name: &str) -> Result<String, ApiError> {
-        let found = self.models.resolve_name(name);
-        let found = found.and_then(|id| {
-            if caller.may_see(&id) {
-                Ok(id)
-            } else {
-                Err(model_not_found(name))
+        self.choose(caller, name).map(|chosen| chosen.model)
+    }
+
+    /// The model and adapter that a name means.
+    pub fn choose(&self, caller: &Caller, name: &str) -> Result<ChosenModel, ApiError> {
+        let chosen = self.models.choose(name, &|model| caller.may_see(model));
+        chosen.map_err(|error| {
+            // Others list what there is.
+            if !error.message.ends_with("not found.") {
+                return error;
             }
-        });
-        found.map_err(|error| {
             let names = self.names_for(caller).join(", ");
             let message = format!("{} Use one of: {names}.", error.message);
             ApiError { message, ..error }
         })
     }
 
+    /// The name by which an adapter is listed for the caller.
+    pub fn adapter_id(&self, caller: &Caller, model: &str, adapter: &str) -> String {
+        let may_see = |model: &str| caller.may_see(model);
+        self.models.adapter_id(model, adapter, &may_see)
+    }
+
     /// The model that serves requests for unknown ones.
     fn only_model(&self, caller: &Caller) -> Option<String> {
         let config = self.config();
         match config.models.as_slice() {
-            [only] if !config.server.strict_model_names && caller.may_see(&only.name) => {
+            // An unknown name may be meant for an adapter.
+            [only]
+                if !config.server.strict_model_names
+                    && !only.takes_adapters()
+                    && caller.may_see(&only.name) =>
+            {
                 Some(only.name.clone())
             }
             _ => None,
@@ -100,20 +113,27 @@ impl App {
         names.filter(|name| caller.may_see(name)).cloned().collect()
     }
 
-    /// Leases a model by its name or alias. If only one model is served, it serves requests for
+    /// Leases a model by its name or alias, or with an adapter by the adapter's name. If only one model is served, it serves requests for
     /// unknown models too, unless the configuration forbids it.
     pub async fn lease(&self, caller: &Caller, name: &str) -> Result<Lease, ApiError> {
-        let id = match (self.name_for(caller, name), self.only_model(caller)) {
-            (Ok(id), _) => id,
-            (Err(_), Some(id)) => {
-                caller.notes.substitute_model(&id);
-                id
+        let chosen = match (self.choose(caller, name), self.only_model(caller)) {
+            (Ok(chosen), _) => chosen,
+            (Err(_), Some(model)) => {
+                caller.notes.substitute_model(&model);
+                ChosenModel {
+                    model,
+                    adapter: None,
+                }
             }
             (Err(error), None) => return Err(error),
         };
         // The log names the first model of a request.
-        caller.notes.model.get_or_init(|| id.clone());
-        self.models.lease(&id).await
+        (caller.notes.model).get_or_init(|| chosen.id().to_owned());
+        // Adapters in use may leave no room for another until their requests have ended.
+        tokio::select! {
+            lease = self.models.lease_chosen(&chosen) => lease,
+            late = caller.out_of_time() => Err(late),
+        }
     }
 
     pub(crate) fn set_config(&self, config: Config) {

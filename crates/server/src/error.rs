@@ -191,7 +191,9 @@ impl From<EngineError> for ApiError {
             EngineError::Session(
                 SessionError::InvalidMedia { .. }
                 | SessionError::MediaTooLarge { .. }
-                | SessionError::MediaRange { .. },
+                | SessionError::MediaRange { .. }
+                | SessionError::AdapterScale { .. }
+                | SessionError::AdapterConflict { .. },
             ) => Self::bad_request(message),
             EngineError::Session(_)
             | EngineError::NoCandidate

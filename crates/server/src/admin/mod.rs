@@ -8,6 +8,7 @@ use axum::routing::{delete, get, post};
 
 use crate::app::App;
 
+pub(crate) mod adapters;
 pub(crate) mod cache;
 pub(crate) mod config;
 pub(crate) mod keys;
@@ -29,6 +30,8 @@ pub fn routes() -> Router<Arc<App>> {
             get(requests::list).delete(requests::cancel_all),
         )
         .route("/admin/v1/requests/{id}", delete(requests::cancel))
+        .route("/v1/load_lora_adapter", post(adapters::load))
+        .route("/v1/unload_lora_adapter", post(adapters::unload))
         .route("/admin/v1/cache/clear", post(cache::clear))
         .route("/admin/v1/keys", get(keys::list))
         .route("/admin/v1/config", get(config::get))

@@ -15,7 +15,7 @@ use crate::app::App;
 use crate::error::{ApiError, ErrorKind};
 use crate::field::Field;
 use crate::metrics::since_1970;
-use crate::models::{ModelState, ModelStatus};
+use crate::models::{AdapterStatus, ModelState, ModelStatus};
 use crate::wire::{self, WireRequest};
 
 /// How long cancelled requests may take to end.
@@ -53,10 +53,25 @@ pub struct AdminModel {
     expires: Option<f64>,
     /// Requests that use it now.
     in_use: usize,
+    /// Its adapters.
+    adapters: Vec<AdminAdapter>,
     /// Null if its files cannot be read.
     details: Option<AdminModelDetails>,
     /// Its activity while it is loaded.
     activity: Option<AdminActivity>,
+}
+
+/// An adapter and its state.
+#[derive(Debug, Serialize, ToSchema)]
+struct AdminAdapter {
+    name: String,
+    /// llama.cpp's number for it.
+    id: usize,
+    /// Never unloaded for another.
+    pinned: bool,
+    loaded: bool,
+    /// Requests that use it now.
+    in_use: usize,
 }
 
 /// A model's properties.
@@ -111,12 +126,17 @@ impl WireRequest for AdminTakeDown {}
 impl AdminTakeDown {
     fn patience(body: &[u8], app: &App) -> Result<Duration, ApiError> {
         let Self { patience } = wire::parse_optional(body)?;
-        match patience {
-            None => Ok(app.config().server.shutdown_timeout),
-            Some(seconds) => Duration::try_from_secs_f64(seconds).map_err(|_| {
-                ApiError::invalid(Field::Patience, "must be a number of seconds, at least 0")
-            }),
-        }
+        self::patience(patience, app)
+    }
+}
+
+/// How long requests may continue: the server's shutdown timeout unless set.
+pub(super) fn patience(seconds: Option<f64>, app: &App) -> Result<Duration, ApiError> {
+    match seconds {
+        None => Ok(app.config().server.shutdown_timeout),
+        Some(seconds) => Duration::try_from_secs_f64(seconds).map_err(|_| {
+            ApiError::invalid(Field::Patience, "must be a number of seconds, at least 0")
+        }),
     }
 }
 
@@ -321,6 +341,7 @@ fn describe(status: ModelStatus) -> AdminModel {
         last_used,
         expires,
         leases,
+        adapters,
         stats,
     } = status;
     let details = info.map(|info| AdminModelDetails {
@@ -348,8 +369,19 @@ fn describe(status: ModelStatus) -> AdminModel {
         last_used: last_used.map(since_1970),
         expires: expires.map(since_1970),
         in_use: leases,
+        adapters: adapters.into_iter().map(describe_adapter).collect(),
         details,
         activity: stats.as_ref().map(activity),
+    }
+}
+
+fn describe_adapter(status: AdapterStatus) -> AdminAdapter {
+    AdminAdapter {
+        name: status.name,
+        id: status.number,
+        pinned: status.pinned,
+        loaded: status.loaded,
+        in_use: status.in_use,
     }
 }
 

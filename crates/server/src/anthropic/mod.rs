@@ -115,7 +115,7 @@ pub async fn messages(
     let active = ActiveReply::start(submission, request, options).await;
     let active = active.map_err(rename_fields)?;
     let id = format!("msg_{}", uuid::Uuid::new_v4().simple());
-    let message = Message::new(id, active.lease().id.clone(), active.usage().into());
+    let message = Message::new(id, active.lease().name().to_owned(), active.usage().into());
     let options = WriterOptions {
         stop_sequences,
         hides_thinking,

@@ -16,6 +16,8 @@ pub fn all(
 ) -> Vec<ConfigError> {
     let mut errors: Vec<_> = tls(config, provenance).into_iter().collect();
     errors.extend(names(models));
+    errors.extend(adapter_names(models));
+    errors.extend(models.iter().filter_map(pinned_adapters));
     errors.extend(key_names(keys));
     errors.extend(keys.iter().filter_map(scopes));
     errors.extend(
@@ -65,6 +67,49 @@ fn names(models: &[Entry<ModelConfig>]) -> Vec<ConfigError> {
         }
     }
     errors
+}
+
+/// No model may have the name by which another's adapter is chosen.
+fn adapter_names(models: &[Entry<ModelConfig>]) -> Vec<ConfigError> {
+    let mut errors = Vec::new();
+    for model in models {
+        for adapter in model.value.adapters.keys() {
+            let full = format!("{}:{adapter}", model.value.name);
+            let is_taken = |other: &&Entry<ModelConfig>| {
+                other.value.name == full || other.value.aliases.contains(&full)
+            };
+            if let Some(other) = models.iter().find(is_taken) {
+                let other = &other.value.name;
+                errors.push(ConfigError {
+                    location: model.location("adapters"),
+                    message: format!(
+                        "the adapter `{adapter}` cannot be chosen: `{full}` names the model `{other}`"
+                    ),
+                });
+            }
+        }
+    }
+    errors
+}
+
+/// Pinned adapters must leave room for the others.
+fn pinned_adapters(model: &Entry<ModelConfig>) -> Option<ConfigError> {
+    let ModelConfig {
+        adapters,
+        adapter_folders,
+        max_adapters,
+        ..
+    } = &model.value;
+    let pinned = adapters.values().filter(|adapter| adapter.pinned).count();
+    let others = pinned < adapters.len() || !adapter_folders.is_empty();
+    let least = pinned + usize::from(others);
+    (least > *max_adapters).then(|| ConfigError {
+        location: model.location("adapters"),
+        message: format!(
+            "`max_adapters` is {max_adapters}; with {pinned} pinned adapters it must be at least \
+             {least}"
+        ),
+    })
 }
 
 fn key_names(keys: &[Entry<Key>]) -> Vec<ConfigError> {

@@ -1,6 +1,7 @@
 //! The server's configuration as plain data. The submodules read it from files, the environment and
 //! flags.
 
+mod adapters;
 mod check;
 mod effective;
 mod errors;
@@ -17,6 +18,7 @@ mod suggestion;
 mod tests;
 pub mod units;
 
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -26,6 +28,8 @@ use loquat_engine::Pooling;
 use loquat_session::{KvFormat, MemoryBudget, Precision};
 use serde_json::{Map, Value};
 
+pub use adapters::AdapterConfig;
+pub(crate) use adapters::name_fault as adapter_name_fault;
 pub use effective::{effective_json, effective_toml};
 pub use errors::{ConfigError, ConfigErrors, FileLocation, Location};
 pub use key::{entry as key_entry, generate as generate_key};
@@ -271,6 +275,16 @@ pub struct ModelConfig {
     pub sampling: Map<String, Value>,
     /// How hidden states become an embedding: `mean` or `last`.
     pub pooling: Pooling,
+    /// By the names that requests choose them by.
+    pub adapters: BTreeMap<String, AdapterConfig>,
+    /// Where `/v1/load_lora_adapter` may load further adapters from.
+    pub adapter_folders: Vec<PathBuf>,
+    /// Adapters that are loaded at once.
+    pub max_adapters: usize,
+    /// Memory of all loaded adapters, in bytes.
+    pub adapter_memory: u64,
+    /// The largest rank of an adapter.
+    pub max_adapter_rank: usize,
 }
 
 impl Default for Server {
@@ -372,6 +386,11 @@ impl ModelConfig {
             step_timeout: Duration::from_secs(600),
             sampling: Map::new(),
             pooling: Pooling::Mean,
+            adapters: BTreeMap::new(),
+            adapter_folders: Vec::new(),
+            max_adapters: 8,
+            adapter_memory: 512 << 20,
+            max_adapter_rank: 64,
         }
     }
 

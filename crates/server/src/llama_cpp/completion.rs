@@ -9,6 +9,7 @@ use loquat_grammar::Grammar;
 use serde::Deserialize;
 use utoipa::ToSchema;
 
+use super::adapters::{self, LoraScale};
 use super::generation::{LlamaCompletion, NativeGeneration, OutputOptions};
 use super::prompt::LlamaPrompts;
 use crate::app::App;
@@ -62,6 +63,8 @@ pub struct LlamaCompletionRequest {
     /// The only fields of the response, or of a stream's last chunk: `content`,
     /// `generation_settings/n_predict`.
     pub response_fields: Option<Vec<String>>,
+    /// Exactly these adapters, by their numbers, as llama.cpp takes them.
+    pub lora: Option<Vec<LoraScale>>,
 }
 
 /// Fields that llama.cpp's clients send and that have no effect.
@@ -93,6 +96,7 @@ pub async fn complete(
     body: JsonBody<LlamaCompletionRequest>,
 ) -> Result<Response, ApiError> {
     let lease = lease(&app, &caller, body.value.model.as_deref()).await?;
+    let lease = adapters::apply(&app, &caller, lease, body.value.lora.as_deref()).await?;
     let bytes = body.value.prompt.check_texts(&lease)?;
     let model = lease.clone();
     let lowered = lowering::run_text(bytes, move |stop| lower(body, &model, stop)).await?;
@@ -113,6 +117,7 @@ fn lower(
     } = body;
     let LlamaCompletionRequest {
         model: _,
+        lora: _,
         prompt,
         n_predict,
         max_tokens,

@@ -426,7 +426,7 @@ impl ChunkWriter {
             }
         };
         LlamaEnd {
-            model: self.request.lease().id.clone(),
+            model: self.request.lease().name().to_owned(),
             stop_type,
             stopping_word,
             has_new_line: self.has_new_line,

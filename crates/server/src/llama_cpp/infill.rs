@@ -9,6 +9,7 @@ use loquat_text::FimPrompt;
 use serde::Deserialize;
 use utoipa::ToSchema;
 
+use super::adapters::{self, LoraScale};
 use super::completion::IGNORED;
 use super::generation::{LlamaCompletion, NativeGeneration, OutputOptions};
 use crate::app::App;
@@ -57,6 +58,8 @@ pub struct LlamaInfillRequest {
     pub stream: Option<bool>,
     /// Return the tokens too; streams always do.
     pub return_tokens: Option<bool>,
+    /// Exactly these adapters, by their numbers, as llama.cpp takes them.
+    pub lora: Option<Vec<LoraScale>>,
 }
 
 /// Another file.
@@ -98,6 +101,7 @@ pub async fn infill(
     body: JsonBody<LlamaInfillRequest>,
 ) -> Result<Response, ApiError> {
     let lease = lease(&app, &caller, body.value.model.as_deref()).await?;
+    let lease = adapters::apply(&app, &caller, lease, body.value.lora.as_deref()).await?;
     let bytes = body.value.text_bytes();
     lease.check_text(bytes)?;
     let model = lease.clone();
@@ -112,6 +116,7 @@ fn lower(
 ) -> Result<NativeGeneration, ApiError> {
     let LlamaInfillRequest {
         model: _,
+        lora: _,
         mut input_prefix,
         input_suffix,
         input_extra,

@@ -1,5 +1,6 @@
 //! The routes of llama.cpp's server that are in no other dialect, and its names for those that are.
 
+pub mod adapters;
 mod completion;
 mod generation;
 mod infill;
@@ -18,11 +19,14 @@ use crate::app::App;
 use crate::error::ApiError;
 use crate::openai;
 
+pub use adapters::{
+    __path_lora_adapters, __path_set_lora_adapters, LoraScale, lora_adapters, set_lora_adapters,
+};
 pub use completion::{__path_complete, COMPLETION, LlamaCompletionRequest, complete};
 pub use infill::{__path_infill, LlamaInfillRequest, infill};
 pub use properties::{
-    __path_apply_template, __path_props, __path_slots, ApplyTemplateRequest, apply_template, props,
-    slots,
+    __path_apply_template, __path_props, __path_slots, ApplyTemplateRequest, ModelQuery,
+    apply_template, props, slots,
 };
 
 /// Other names of OpenAI's routes.
@@ -44,6 +48,7 @@ pub fn routes() -> Router<Arc<App>> {
         .route("/infill", post(infill))
         .route("/props", get(props))
         .route("/slots", get(slots))
+        .route("/lora-adapters", get(lora_adapters).post(set_lora_adapters))
         .route("/apply-template", post(apply_template))
         .route(chat, post(openai::chat::create))
         .route(completions, post(openai::completions::create))

@@ -16,9 +16,9 @@ use crate::field::Field;
 use crate::lowering;
 use crate::models::Lease;
 use crate::openai::chat::lower::opening;
-use crate::openai::lease;
 use crate::openai::messages::{self, ChatMessage};
 use crate::openai::tools::ChatTool;
+use crate::openai::{lease, only_name};
 use crate::wire::{JsonBody, WireRequest};
 
 #[derive(Debug, Clone, Deserialize, IntoParams)]
@@ -29,14 +29,30 @@ pub struct ModelQuery {
     pub model: Option<String>,
 }
 
-type ModelQueryResult = Result<Query<ModelQuery>, axum::extract::rejection::QueryRejection>;
+pub type ModelQueryResult = Result<Query<ModelQuery>, axum::extract::rejection::QueryRejection>;
 
 async fn leased(app: &App, caller: &Caller, query: ModelQueryResult) -> Result<Lease, ApiError> {
-    let Query(query) = query.map_err(|error| {
+    lease(app, caller, parsed(query)?.as_deref()).await
+}
+
+/// The configured name of the model, without loading it.
+pub fn queried_model(
+    app: &App,
+    caller: &Caller,
+    query: ModelQueryResult,
+) -> Result<String, ApiError> {
+    match parsed(query)? {
+        Some(name) => app.name_for(caller, &name),
+        None => only_name(app, caller),
+    }
+}
+
+fn parsed(query: ModelQueryResult) -> Result<Option<String>, ApiError> {
+    let query = query.map_err(|error| {
         let message = error.body_text();
         ApiError::bad_request(message).param(Field::Model)
-    })?;
-    lease(app, caller, query.model.as_deref()).await
+    });
+    query.map(|Query(query)| query.model)
 }
 
 /// A model as llama.cpp describes it.

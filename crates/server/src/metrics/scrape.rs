@@ -1,5 +1,6 @@
 //! `GET /metrics`.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -16,7 +17,7 @@ use super::process::resident_bytes;
 use super::since_1970;
 use crate::app::App;
 use crate::error::ApiError;
-use crate::models::ModelStatus;
+use crate::models::{AdapterStatus, ModelStatus};
 
 /// All metrics, in Prometheus' text format.
 #[utoipa::path(
@@ -227,19 +228,36 @@ fn keys(app: &App) -> Vec<MetricFamily> {
         .collect()
 }
 
+/// For the endpoint picker. The value is a time, by which the picker finds the latest sample.
+fn adapters(app: &App, now: SystemTime) -> Family {
+    let config = app.config();
+    let takers = config.models.iter().filter(|model| model.takes_adapters());
+    let most: usize = takers.map(|model| model.max_adapters).sum();
+    let all = app.models.status().into_iter();
+    let all: Vec<_> = all.flat_map(|model| model.adapters).collect();
+    let names = |is: fn(&AdapterStatus) -> bool| {
+        let names = all.iter().filter(|adapter| is(adapter));
+        let names: BTreeSet<_> = names.map(|adapter| adapter.name.as_str()).collect();
+        names.into_iter().collect::<Vec<_>>().join(",")
+    };
+    let (running, waiting) = (
+        names(|adapter| adapter.in_use > 0),
+        names(|adapter| adapter.awaited),
+    );
+    Family::gauge("vllm:lora_requests_info", "Adapters in use.").with(
+        &[
+            ("max_lora", &most.to_string()),
+            ("running_lora_adapters", &running),
+            ("waiting_lora_adapters", &waiting),
+        ],
+        since_1970(now),
+    )
+}
+
 fn server(app: &App) -> Vec<MetricFamily> {
     let now = SystemTime::now();
     let mut families = vec![
-        // Tells the endpoint picker that no adapters are served. The value is a time, by which
-        // the picker finds the latest sample.
-        Family::gauge("vllm:lora_requests_info", "Adapters in use.").with(
-            &[
-                ("max_lora", "0"),
-                ("running_lora_adapters", ""),
-                ("waiting_lora_adapters", ""),
-            ],
-            since_1970(now),
-        ),
+        adapters(app, now),
         Family::gauge("loquat_build_info", "What is running.")
             .with(&[("version", env!("CARGO_PKG_VERSION"))], 1.0),
         Family::gauge("loquat_requests_in_flight", "Running generation requests.")

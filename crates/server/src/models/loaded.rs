@@ -7,6 +7,7 @@ use loquat_chat::ChatContext;
 use loquat_engine::{Engine, Pooling, SamplingParams};
 use loquat_text::Tokenizer;
 
+use super::adapters::AdapterPool;
 use super::{ModelInfo, OpenFailure, Opened};
 use crate::config::ModelConfig;
 use crate::error::ApiError;
@@ -25,6 +26,8 @@ pub struct Loaded {
     pub info: Arc<ModelInfo>,
     pub pooling: Pooling,
     pub resident_bytes: u64,
+    /// The adapters that its engine has loaded.
+    pub adapters: Arc<AdapterPool>,
     /// Of the longest token.
     token_bytes: usize,
 }
@@ -51,6 +54,7 @@ impl Loaded {
             info: Arc::new(info),
             pooling: config.pooling,
             resident_bytes,
+            adapters: Arc::default(),
         })
     }
 

@@ -5,6 +5,7 @@
 //! [`memory_budget`]. An [`opening`] is a task that many requests wait for; the [`unloader`] is the
 //! one task that closes models, and the [`watchdog`] restarts those that hang.
 
+mod adapters;
 mod lease;
 mod loaded;
 mod memory_budget;
@@ -19,11 +20,13 @@ mod unloader;
 mod watchdog;
 
 use std::error::Error;
+use std::path::PathBuf;
 use std::sync::Arc;
 
 use crate::config::ModelConfig;
 use crate::error::ApiError;
 
+pub use adapters::{AdapterStatus, ChosenModel, NewAdapter, adapter_gone, adapter_not_found};
 pub use lease::Lease;
 pub use loaded::Loaded;
 pub use registry::{Models, model_not_found};
@@ -37,6 +40,11 @@ pub trait Opener: Send + Sync + 'static {
     fn plan(&self, model: &ModelConfig) -> Result<Planned, OpenFailure>;
 
     fn open(&self, model: &ModelConfig) -> Result<Opened, OpenFailure>;
+
+    /// The file or folder of an adapter by its configured source.
+    fn locate_adapter(&self, source: &str) -> Result<PathBuf, OpenFailure> {
+        Ok(PathBuf::from(source))
+    }
 }
 
 /// What a model needs, before it is loaded.

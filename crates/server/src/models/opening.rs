@@ -98,6 +98,7 @@ pub async fn run(
         Err(error) => Err(inner.fail(&opening, &error)),
     };
     if let Ok(lease) = &outcome {
+        load_pinned(&inner, lease).await;
         warm_up(lease);
     }
     report.send_replace(Some(outcome));
@@ -125,6 +126,22 @@ async fn reserve_memory(inner: &Arc<Inner>, opening: &Opening) -> Result<(), Loa
         }
         // `inner` holds the sender, so this cannot fail.
         let _ = changes.changed().await;
+    }
+}
+
+/// Loads the pinned adapters. The log has the errors; requests that choose the adapter get them too.
+async fn load_pinned(inner: &Arc<Inner>, lease: &Lease) {
+    let pinned = {
+        let mut state = inner.lock();
+        let slot = state.slot(lease.slot());
+        slot.map(|slot| slot.pinned_adapters()).unwrap_or_default()
+    };
+    for adapter in pinned {
+        let name = adapter.name.clone();
+        let loaded = lease.clone().with_adapters(vec![(adapter, 1.0)]).await;
+        if let Err((_, error)) = loaded {
+            tracing::error!(adapter = name, "cannot be loaded: {error}");
+        }
     }
 }
 

@@ -91,6 +91,7 @@ fn update(slot: &mut Slot, model: &ModelConfig, changes: &mut Changes) {
     }
     let needs_reopen = needs_reopen(&slot.model, model);
     slot.model = Arc::new(model.clone());
+    slot.configure_adapters();
     if !needs_reopen {
         changes.adjusted.push(model.name.clone());
         return;
@@ -111,6 +112,7 @@ fn needs_reopen(old: &ModelConfig, new: &ModelConfig) -> bool {
         preload,
         idle_unload,
         step_timeout,
+        adapters,
         ..
     } = new.clone();
     let adjusted = ModelConfig {
@@ -118,7 +120,9 @@ fn needs_reopen(old: &ModelConfig, new: &ModelConfig) -> bool {
         preload,
         idle_unload,
         step_timeout,
+        adapters,
         ..old.clone()
     };
-    adjusted != *new
+    // A session has room for adapters or not.
+    old.takes_adapters() != new.takes_adapters() || adjusted != *new
 }

@@ -367,7 +367,7 @@ impl RegistryState {
     }
 
     /// A name takes precedence over an alias, and that over a pattern.
-    fn find(&mut self, name: &str) -> Result<&mut Slot, ApiError> {
+    pub fn find(&mut self, name: &str) -> Result<&mut Slot, ApiError> {
         let named = self.slots.iter().position(|slot| slot.has_name(name));
         let aliased = || self.slots.iter().position(|slot| slot.has_alias(name));
         let matched = || self.slots.iter().position(|slot| slot.has_pattern(name));

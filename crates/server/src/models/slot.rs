@@ -7,6 +7,7 @@ use loquat_engine::StepMonitor;
 use tokio::sync::watch;
 use tokio::time::Instant;
 
+use super::adapters::Adapter;
 use super::memory_budget::{Resident, Usage};
 use super::{Lease, Loaded, ModelInfo, ModelState, ModelStatus, OpenFailure, Planned};
 use crate::config::ModelConfig;
@@ -102,11 +103,16 @@ pub struct Slot {
     pub was_open: bool,
     /// How often it was closed.
     pub closings: u64,
+    /// The adapters that requests can choose, in the order of their numbers.
+    pub adapters: Vec<Arc<Adapter>>,
+    pub next_adapter: usize,
+    /// The adapters of requests that choose none, by number; an operator sets it.
+    pub default_adapters: Vec<(usize, f32)>,
 }
 
 impl Slot {
     pub fn new(id: SlotId, model: Arc<ModelConfig>) -> Self {
-        Self {
+        let mut slot = Self {
             id,
             model,
             version: 0,
@@ -119,7 +125,12 @@ impl Slot {
             retired: false,
             was_open: false,
             closings: 0,
-        }
+            adapters: Vec::new(),
+            next_adapter: 0,
+            default_adapters: Vec::new(),
+        };
+        slot.configure_adapters();
+        slot
     }
 
     pub fn has_name(&self, name: &str) -> bool {
@@ -233,6 +244,7 @@ impl Slot {
             last_used: self.last_used.map(|used| used.time),
             expires: loaded.and_then(|_| self.last_used?.time.checked_add(self.idle_timeout()?)),
             leases: self.leases,
+            adapters: self.adapter_statuses(),
             stats: loaded.map(|loaded| loaded.engine().stats()),
         }
     }

@@ -6,6 +6,7 @@ use std::time::SystemTime;
 use loquat_engine::Stats;
 
 use super::ModelInfo;
+use super::adapters::AdapterStatus;
 
 #[derive(Debug, Clone)]
 pub struct ModelStatus {
@@ -24,6 +25,7 @@ pub struct ModelStatus {
     pub expires: Option<SystemTime>,
     /// Requests that use it now.
     pub leases: usize,
+    pub adapters: Vec<AdapterStatus>,
     /// While it is loaded.
     pub stats: Option<Stats>,
 }

@@ -46,8 +46,8 @@ pub struct OllamaTag {
 
 #[derive(Debug, Serialize, ToSchema)]
 pub struct OllamaDetails {
-    /// Always empty.
-    pub parent_model: &'static str,
+    /// The base model of an adapter; otherwise empty.
+    pub parent_model: String,
     /// `gguf`, `safetensors` or `mlx`.
     pub format: String,
     pub family: String,
@@ -139,20 +139,27 @@ pub fn routes() -> Router<Arc<App>> {
     responses((status = 200, description = "The served models", body = OllamaTags)),
 )]
 pub async fn tags(State(app): State<Arc<App>>, caller: Caller) -> Json<OllamaTags> {
-    let models = caller.visible(app.models.list().await).map(|model| {
+    let mut models = Vec::new();
+    for model in caller.visible(app.models.list().await) {
         let info = info_or_default(&model);
-        OllamaTag {
-            modified_at: modified(&info),
-            size: info.size_bytes,
-            digest: digest(&model.name, &info),
-            details: details(&info),
-            model: model.name.clone(),
-            name: model.name,
+        models.push(tag(model.name.clone(), &info, details(&info)));
+        for adapter in &model.adapters {
+            let name = app.adapter_id(&caller, &model.name, &adapter.name);
+            models.push(tag(name, &info, adapter_details(&info, &model.name)));
         }
-    });
-    Json(OllamaTags {
-        models: models.collect(),
-    })
+    }
+    Json(OllamaTags { models })
+}
+
+fn tag(name: String, info: &ModelInfo, details: OllamaDetails) -> OllamaTag {
+    OllamaTag {
+        modified_at: modified(info),
+        size: info.size_bytes,
+        digest: digest(&name, info),
+        details,
+        model: name.clone(),
+        name,
+    }
 }
 
 /// Show a model
@@ -172,12 +179,18 @@ pub async fn show(
     let name = model
         .or(name)
         .ok_or_else(|| ApiError::invalid(Field::Model, "is missing; it names the model to show"))?;
-    let id = app.name_for(&caller, strip_latest(&app, &caller, &name))?;
+    let chosen = app.choose(&caller, strip_latest(&app, &caller, &name))?;
+    let id = chosen.model.clone();
+    let adapter = chosen.adapter_name();
+    let adapter_line = adapter.map_or(String::new(), |name| format!("ADAPTER {name}\n"));
     let info = info_or_default(&app.models.show(&id).await?);
     let answer = OllamaShow {
-        modelfile: format!("# Models are configured in loquat.toml.\nFROM {id}\n"),
+        modelfile: format!("# Models are configured in loquat.toml.\nFROM {id}\n{adapter_line}"),
         parameters: parameters(&app, &id),
-        details: details(&info),
+        details: match adapter {
+            Some(_) => adapter_details(&info, &id),
+            None => details(&info),
+        },
         model_info: model_info(&info),
         capabilities: capabilities(&info),
         modified_at: modified(&info),
@@ -252,12 +265,19 @@ fn digest(name: &str, info: &ModelInfo) -> String {
 
 fn details(info: &ModelInfo) -> OllamaDetails {
     OllamaDetails {
-        parent_model: "",
+        parent_model: String::new(),
         format: info.format.clone(),
         family: info.family.clone(),
         families: vec![info.family.clone()],
         parameter_size: parameter_size(info.parameters),
         quantization_level: info.quantization.clone(),
+    }
+}
+
+fn adapter_details(info: &ModelInfo, base: &str) -> OllamaDetails {
+    OllamaDetails {
+        parent_model: base.to_owned(),
+        ..details(info)
     }
 }
 

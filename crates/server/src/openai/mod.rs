@@ -11,7 +11,7 @@ use crate::app::App;
 use crate::caller::Caller;
 use crate::error::ApiError;
 use crate::field::{Field, FieldPath};
-use crate::models::{Lease, Loaded};
+use crate::models::Lease;
 
 pub mod answer_format;
 pub mod chat;
@@ -42,8 +42,13 @@ pub async fn lease(app: &App, caller: &Caller, model: Option<&str>) -> Result<Le
     if let Some(model) = model {
         return app.lease(caller, model).await;
     }
+    app.lease(caller, &only_name(app, caller)?).await
+}
+
+/// The only model that the caller may use.
+pub fn only_name(app: &App, caller: &Caller) -> Result<String, ApiError> {
     match app.names_for(caller).as_slice() {
-        [only] => app.lease(caller, only).await,
+        [only] => Ok(only.clone()),
         names => {
             let problem = format!("is missing; use one of: {}", names.join(", "));
             Err(ApiError::invalid(Field::Model, problem).code("model_not_found"))
@@ -63,11 +68,11 @@ pub struct CompletionHead {
 }
 
 impl CompletionHead {
-    pub fn new(prefix: &str, model: &Loaded) -> Self {
+    pub fn new(prefix: &str, model: &Lease) -> Self {
         Self {
             id: fresh_id(prefix),
             created: now(),
-            model: model.id.clone(),
+            model: model.name().to_owned(),
             fingerprint: format!(
                 "loquat-{}-{}",
                 env!("CARGO_PKG_VERSION"),

@@ -11,7 +11,7 @@ use utoipa::ToSchema;
 use crate::app::App;
 use crate::caller::Caller;
 use crate::error::ApiError;
-use crate::models::{ModelInfo, ModelState, ModelStatus};
+use crate::models::{AdapterStatus, ModelInfo, ModelState, ModelStatus};
 
 pub fn routes() -> Router<Arc<App>> {
     Router::new()
@@ -35,6 +35,8 @@ pub struct ModelCard {
     pub id: String,
     /// `model`
     pub object: &'static str,
+    /// The base model of an adapter.
+    pub parent: Option<String>,
     /// The modification time of its files, in seconds since 1970.
     pub created: u64,
     /// `loquat`
@@ -89,9 +91,21 @@ pub struct ModelCapabilities {
 )]
 pub async fn list(State(app): State<Arc<App>>, caller: Caller) -> Json<ModelList> {
     let models = caller.visible(app.models.list().await);
+    let mut data = Vec::new();
+    for model in models {
+        let adapters = model.adapters.iter();
+        let adapters: Vec<_> = adapters
+            .map(|adapter| {
+                let id = app.adapter_id(&caller, &model.name, &adapter.name);
+                ModelCard::of_adapter(&model, adapter, id)
+            })
+            .collect();
+        data.push(ModelCard::from(model));
+        data.extend(adapters);
+    }
     Json(ModelList {
         object: "list",
-        data: models.map(ModelCard::from).collect(),
+        data,
     })
 }
 
@@ -108,9 +122,31 @@ pub async fn show(
     caller: Caller,
     Path(id): Path<String>,
 ) -> Result<Json<ModelCard>, ApiError> {
-    let name = app.name_for(&caller, &id)?;
-    let status = app.models.show(&name).await?;
-    Ok(Json(ModelCard::from(status)))
+    let chosen = app.choose(&caller, &id)?;
+    let status = app.models.show(&chosen.model).await?;
+    let adapters = status.adapters.iter();
+    let mut adapters = adapters.filter(|adapter| Some(&*adapter.name) == chosen.adapter_name());
+    Ok(Json(match adapters.next() {
+        Some(adapter) => ModelCard::of_adapter(&status, adapter, chosen.id().to_owned()),
+        None => ModelCard::from(status),
+    }))
+}
+
+impl ModelCard {
+    fn of_adapter(base: &ModelStatus, adapter: &AdapterStatus, id: String) -> Self {
+        let full = format!("{}:{}", base.name, adapter.name);
+        Self {
+            aliases: if id == full { Vec::new() } else { vec![full] },
+            id,
+            parent: Some(base.name.clone()),
+            ready: adapter.loaded,
+            format: None,
+            quantization: None,
+            parameters: None,
+            size_bytes: None,
+            ..Self::from(base.clone())
+        }
+    }
 }
 
 impl From<ModelStatus> for ModelCard {
@@ -125,6 +161,7 @@ impl From<ModelStatus> for ModelCard {
             last_used: _,
             expires: _,
             leases: _,
+            adapters: _,
             stats: _,
         } = status;
         let info = info.as_deref();
@@ -133,6 +170,7 @@ impl From<ModelStatus> for ModelCard {
         Self {
             id: name,
             object: "model",
+            parent: None,
             created: info.map_or(0, |info| info.modified),
             owned_by: "loquat",
             aliases,
@@ -198,6 +236,7 @@ mod tests {
         let expected = json!({
             "id": "second",
             "object": "model",
+            "parent": null,
             "created": 1_700_000_000,
             "owned_by": "loquat",
             "aliases": ["other"],

@@ -82,6 +82,8 @@ use crate::{admin, anthropic, health, llama_cpp, metrics, ollama, openai, tokens
         llama_cpp::props,
         llama_cpp::slots,
         llama_cpp::apply_template,
+        llama_cpp::lora_adapters,
+        llama_cpp::set_lora_adapters,
         tokens::tokenize,
         tokens::detokenize,
         tokens::describe,
@@ -98,6 +100,8 @@ use crate::{admin, anthropic, health, llama_cpp, metrics, ollama, openai, tokens
         admin::models::unload,
         admin::models::drain,
         admin::models::reload,
+        admin::adapters::load,
+        admin::adapters::unload,
         admin::requests::list,
         admin::requests::cancel,
         admin::requests::cancel_all,
@@ -162,6 +166,8 @@ const BODIES: &[RequestBody] = &[
     request_body::<tokens::DetokenizeRequest>(),
     request_body::<admin::cache::AdminCacheClear>(),
     request_body::<admin::models::AdminTakeDown>(),
+    request_body::<admin::adapters::LoadLoraAdapter>(),
+    request_body::<admin::adapters::UnloadLoraAdapter>(),
 ];
 
 static DOCUMENT: LazyLock<Value> = LazyLock::new(document);

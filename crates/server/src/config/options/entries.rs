@@ -243,6 +243,42 @@ pub const MODELS: &[ModelSetting] = &[
         "\"last\"",
         "How hidden states become an embedding: their mean, or the last token's",
     ),
+    ModelSetting::new(
+        "adapters",
+        |m| &mut m.adapters,
+        "{ poet = \"/var/lib/adapters/poet\", sql = { source = \"/var/lib/adapters/sql\", \
+         scale = 0.5, pinned = true } }",
+        "Adapters (LoRA) by the names that requests choose them by: directories of peft or mlx-lm, \
+         or GGUF adapters. One is loaded at its first use, and the least recently used one makes \
+         room; a pinned one is loaded with the model and stays. `scale` multiplies its strength",
+    ),
+    ModelSetting::new(
+        "adapter_folders",
+        |m| &mut m.adapter_folders,
+        "[\"/var/lib/adapters\"]",
+        "Folders from which `/v1/load_lora_adapter` may load adapters; none if unset",
+    ),
+    ModelSetting::new(
+        "max_adapters",
+        |m| &mut m.max_adapters,
+        "16",
+        "Adapters that are loaded at once",
+    )
+    .within(Bounds::Whole(1, 4096)),
+    ModelSetting::new(
+        "adapter_memory",
+        |m| &mut m.adapter_memory,
+        "\"2GiB\"",
+        "Memory for all loaded adapters, set aside when the model is loaded if it takes any",
+    )
+    .within(Bounds::Bytes(1, u64::MAX)),
+    ModelSetting::new(
+        "max_adapter_rank",
+        |m| &mut m.max_adapter_rank,
+        "128",
+        "The largest rank of an adapter",
+    )
+    .within(Bounds::Whole(1, 65536)),
 ];
 
 fn is_model_name(text: &str) -> bool {

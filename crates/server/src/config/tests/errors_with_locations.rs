@@ -133,6 +133,37 @@ fn errors_carry_their_locations() {
             ],
         ),
         (
+            &format!(
+                "{model}adapters = {{ a = 1, \"b c\" = \"p\", d = {{ scal = 1, source = \"p\" }} }}\n"
+            ),
+            &[
+                "4:18 `adapters.a` must be a path, or a table with a `source`",
+                "4:21 the adapter `b c` must be a name without spaces, commas, colons, quotes or \
+                 backslashes",
+                "4:40 `scal` is not an option of an adapter; did you mean `scale`?",
+            ],
+        ),
+        (
+            &format!("{model}adapters = {{ a = {{ scale = nan }}, b = {{ pinned = true }} }}\n"),
+            &[
+                "4:28 `adapters.a.scale` must be a finite number",
+                "4:38 `adapters.b` needs a `source`: a path or a hub's `owner/name`",
+            ],
+        ),
+        (
+            &format!(
+                "{model}max_adapters = 1\nadapters = {{ a = {{ source = \"p\", pinned = true }}, \
+                 b = \"q\" }}\n"
+            ),
+            &["5:12 `max_adapters` is 1; with 1 pinned adapters it must be at least 2"],
+        ),
+        (
+            &format!(
+                "{model}adapters = {{ b = \"p\" }}\n[[models]]\nname = \"a:b\"\nsource = \"s\"\n"
+            ),
+            &["4:12 the adapter `b` cannot be chosen: `a:b` names the model `a:b`"],
+        ),
+        (
             &format!("{key}scopes = []\n"),
             &["4:10 a key without scopes allows nothing; list some, or remove `scopes`"],
         ),

@@ -40,6 +40,7 @@ pub fn lower(
     } = body;
     let ChatCompletionRequest {
         model: _,
+        lora: _,
         messages,
         stream,
         stream_options,

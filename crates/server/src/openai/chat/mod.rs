@@ -23,6 +23,7 @@ use crate::app::App;
 use crate::caller::Caller;
 use crate::error::ApiError;
 use crate::field::{Field, FieldPath};
+use crate::llama_cpp::adapters;
 use crate::lowering;
 use crate::remote_media;
 use crate::reply::{self as replies, ActiveReply};
@@ -52,6 +53,7 @@ pub async fn create(
     mut body: JsonBody<ChatCompletionRequest>,
 ) -> Result<Response, ApiError> {
     let lease = lease(&app, &caller, body.value.model.as_deref()).await?;
+    let lease = adapters::apply(&app, &caller, lease, body.value.lora.as_deref()).await?;
     remote_media::fetch(&app, &lease, &mut body.value).await?;
     let model = lease.clone();
     let lower = move || lower(body, model.chat_context(), model.sampling());

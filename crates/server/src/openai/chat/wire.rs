@@ -5,6 +5,7 @@ use serde_json::{Map, Value};
 use utoipa::ToSchema;
 
 use crate::field::{Field, FieldPath};
+use crate::llama_cpp::LoraScale;
 use crate::openai::messages::{self, ChatMessage};
 use crate::openai::options::{self, NO_SETTING, StreamOptions};
 use crate::openai::tools::{ChatTool, ChatToolChoice};
@@ -83,6 +84,8 @@ pub struct ChatCompletionRequest {
     pub ignore_eos: Option<bool>,
     /// Must be `["text"]`.
     pub modalities: Option<Vec<Modality>>,
+    /// Exactly these adapters, by their numbers, as llama.cpp takes them.
+    pub lora: Option<Vec<LoraScale>>,
 }
 
 /// How much to reason.

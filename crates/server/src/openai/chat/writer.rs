@@ -9,7 +9,7 @@ use super::reply::{ChatChoice, ChatCompletion, ChatReply, ReplyFunction, ReplyTo
 use crate::dialect::Dialect;
 use crate::error::ApiError;
 use crate::frames;
-use crate::models::Loaded;
+use crate::models::Lease;
 use crate::openai::CompletionHead;
 use crate::openai::logprobs::ChatLogprobs;
 use crate::openai::options::Streaming;
@@ -41,7 +41,7 @@ struct ChoiceProgress {
 
 impl ChatWriter {
     pub fn new(
-        model: &Loaded,
+        model: &Lease,
         choices: usize,
         logprobs: bool,
         streaming: Option<Streaming>,

@@ -74,6 +74,7 @@ pub fn lower(
     } = body;
     let CompletionRequest {
         model: _,
+        lora: _,
         prompt,
         prompt_embeds,
         suffix,

@@ -25,6 +25,7 @@ use crate::app::App;
 use crate::caller::Caller;
 use crate::error::ApiError;
 use crate::field::{Field, FieldPath};
+use crate::llama_cpp::adapters;
 use crate::lowering::{self, StopFlag};
 use crate::models::Lease;
 use crate::wire::{JsonBody, with_ignored_header};
@@ -58,6 +59,7 @@ pub async fn create(
     body: JsonBody<CompletionRequest>,
 ) -> Result<Response, ApiError> {
     let lease = lease(&app, &caller, body.value.model.as_deref()).await?;
+    let lease = adapters::apply(&app, &caller, lease, body.value.lora.as_deref()).await?;
     let mut bytes = match &body.value.prompt {
         Some(prompt) => lower::check_texts(prompt, &lease)?,
         None => 0,

@@ -6,6 +6,7 @@ use serde::de::{Deserializer, Error, SeqAccess, Visitor};
 use utoipa::ToSchema;
 
 use crate::field::Field;
+use crate::llama_cpp::LoraScale;
 use crate::openai::options::{self, StreamOptions};
 use crate::union::TextOr;
 use crate::wire::{FieldTables, WireRequest};
@@ -61,6 +62,8 @@ pub struct CompletionRequest {
     pub priority: Option<i32>,
     /// Continue past the model's end-of-text tokens.
     pub ignore_eos: Option<bool>,
+    /// Exactly these adapters, by their numbers, as llama.cpp takes them.
+    pub lora: Option<Vec<LoraScale>>,
 }
 
 /// An item of `prompt`.

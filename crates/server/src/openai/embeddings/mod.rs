@@ -83,7 +83,7 @@ pub async fn create(
     let answer = EmbeddingResponse {
         object: "list",
         data: data.collect(),
-        model: lease.id.clone(),
+        model: lease.name().to_owned(),
         usage: EmbeddingUsage {
             prompt_tokens,
             total_tokens: prompt_tokens,

@@ -84,7 +84,7 @@ pub async fn create(
             overrides: &sampling,
             defaults: model.sampling(),
             chat: model.chat_context(),
-            model: &model.id,
+            model: model.name(),
             conversation: earlier.chain(&input).collect(),
         };
         lower(request, context).map(|lowered| (lowered, input))
