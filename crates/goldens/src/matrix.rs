@@ -384,7 +384,8 @@ mod tests {
             page(judged(name), &[vision, text], before).unwrap()
         };
         let on_cpu = run("cpu", measured(2e-6).outcome(), "");
-        let row = "| `llava` | images, videos | one image, video | – | – | – | – | golden 2e-6 | – |";
+        let row =
+            "| `llava` | images, videos | one image, video | – | – | – | – | golden 2e-6 | – |";
         assert!(on_cpu.contains(row), "{on_cpu}");
         assert!(!rows(&on_cpu).iter().any(|row| row.contains("llava")));
         // A backend that reads text only leaves the other columns.
