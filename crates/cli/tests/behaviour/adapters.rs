@@ -28,7 +28,7 @@ fn adapter(name: &str) -> String {
 }
 
 /// The answer of a backend; warnings on stderr are accepted.
-fn answer(cache: &Path, backend: &str, model: &Path, adapters: &[&str]) -> String {
+fn answer(cache: &Path, backend: &str, model: &Path, adapters: &[&str]) -> Vec<u8> {
     let mut command = command(cache);
     command.arg("run").arg(model);
     command.args(["-n", "12", "-t", "0", "--precision", "reference"]);
