@@ -103,15 +103,12 @@ fn goldens_agree_with_peft() {
             checked += 1;
             let adapter = AdapterWeights::open(&form, &checkpoint.adapter_base()).unwrap();
             let mut opened = Opened::new(goldens::source(&base).unwrap(), &[adapter]);
-            for prompt in ["a", "b"] {
-                let tokens = arrays.tokens(&format!("prompt_{prompt}"));
-                let expected = arrays.floats(&format!("logits_{prompt}"));
-                let found = opened.logits(&[(0, 1.0)], &tokens);
-                let difference = difference(&found, &expected);
-                if difference > TOLERANCE {
-                    let form = form.display();
-                    faults.push(format!("{form}, {prompt}: differs by {difference}"));
-                }
+            let tokens = arrays.tokens("prompt_b");
+            let expected = arrays.floats("logits_b");
+            let found = opened.logits(&[(0, 1.0)], &tokens);
+            let difference = difference(&found, &expected);
+            if difference > TOLERANCE {
+                faults.push(format!("{}: differs by {difference}", form.display()));
             }
         }
     }
