@@ -3,7 +3,7 @@
 use std::cell::Cell;
 use std::num::NonZeroUsize;
 
-use loquat::{ModelFiles, OpenAdapters, ReplyDecoder};
+use loquat::{AdapterFile, ModelFiles, OpenAdapters, ReplyDecoder};
 use loquat_chat::{
     ChatContext, ChatRequest, ContentPart, Conversation, LoweredChat, Message, ToolChoice,
 };
@@ -44,7 +44,8 @@ pub fn run(args: &RunArgs, verbose: bool) -> Result<(), CliError> {
     let chosen = args.input.source.choice(words.model.as_deref());
     match conversation {
         Some(conversation) => {
-            let prepared = opener.prepare(&chosen, settings)?;
+            let adapters = &args.adapters.files;
+            let prepared = opener.prepare(&chosen, settings, adapters)?;
             let lowered = prepared.lower(&conversation)?;
             let model = opener.load(prepared)?;
             match model.answer(lowered, &interrupts)?.finish {
@@ -53,7 +54,7 @@ pub fn run(args: &RunArgs, verbose: bool) -> Result<(), CliError> {
             }
         }
         None => {
-            let model = opener.open(&chosen, settings)?;
+            let model = opener.open(&chosen, settings, &args.adapters.files)?;
             let conversation = Conversation::new(args.input.conversation.system.clone());
             chat::converse(&opener, model, conversation)
         }
@@ -102,17 +103,27 @@ pub struct ModelOpener<'a> {
 
 impl ModelOpener<'_> {
     /// Loads a model; the default one if none is named.
-    pub fn open(&self, chosen: &ModelChoice, settings: Settings) -> Result<ChatModel, CliError> {
-        self.load(self.prepare(chosen, settings)?)
+    pub fn open(
+        &self,
+        chosen: &ModelChoice,
+        settings: Settings,
+        adapters: &[AdapterFile],
+    ) -> Result<ChatModel, CliError> {
+        self.load(self.prepare(chosen, settings, adapters)?)
     }
 
-    fn prepare(&self, chosen: &ModelChoice, settings: Settings) -> Result<PreparedModel, CliError> {
+    fn prepare(
+        &self,
+        chosen: &ModelChoice,
+        settings: Settings,
+        adapter_files: &[AdapterFile],
+    ) -> Result<PreparedModel, CliError> {
         let args = self.args;
         let options = args.session.options(1);
         let attempt = OpenAttempt::new(self.store, chosen, &args.session.backend, &options);
         fit::refuse_oversized(self.store, &attempt)?;
         let files = ModelFiles::open(&locate(self.store, chosen)?)?;
-        let adapters = files.open_adapters(&args.adapters.files)?;
+        let adapters = files.open_adapters(adapter_files)?;
         let tokenizer = files.tokenizer()?;
         let defaults = files.generation_config()?;
         let file = args.input.conversation.template.as_deref();
@@ -124,9 +135,11 @@ impl ModelOpener<'_> {
             request.answer = Some(wanted.source);
         }
         let mut prepared = PreparedModel {
+            chosen: chosen.clone(),
             attempt,
             files,
             adapters,
+            adapter_files: adapter_files.to_vec(),
             chat_context,
             request,
             defaults,
@@ -158,9 +171,12 @@ impl ModelOpener<'_> {
 
 /// A model before its weights are loaded. It refuses most invalid requests already.
 struct PreparedModel {
+    chosen: ModelChoice,
     attempt: OpenAttempt,
     files: ModelFiles,
     adapters: OpenAdapters,
+    /// The same, with the scales in effect; 0 is off.
+    adapter_files: Vec<AdapterFile>,
     chat_context: ChatContext,
     /// Everything except the messages.
     request: ChatRequest,
@@ -257,6 +273,26 @@ impl ChatModel {
         };
         self.model.chat_context().tokens(&request, true)?;
         Ok(())
+    }
+
+    /// How it was named.
+    pub fn chosen(&self) -> &ModelChoice {
+        &self.prepared.chosen
+    }
+
+    /// The loaded adapters. The scale of one that is off is 0.
+    pub fn adapters(&self) -> &[AdapterFile] {
+        &self.prepared.adapter_files
+    }
+
+    /// Sets the scales of the loaded adapters, from the next answer on.
+    pub fn scale_adapters(&mut self, scale: impl Fn(&AdapterFile) -> f32) {
+        let mut applied = self.model.adapters().to_vec();
+        for (file, applied) in self.prepared.adapter_files.iter_mut().zip(&mut applied) {
+            file.scale = scale(file);
+            applied.scale = file.scale;
+        }
+        self.model = self.model.with_adapters(&applied);
     }
 
     /// One line about the model.

@@ -26,6 +26,7 @@ pub use sampling::{FlagValue, SamplingArgs, flag_name};
 pub use serve::{ConfigCommand, ServeArgs};
 pub use session::{RETAINED_SEQUENCES, SessionArgs};
 pub use upkeep::{CompletionsArgs, DoctorArgs, FitArgs, ManArgs, QuickstartArgs};
+pub use values::adapter_file;
 use values::{count, date, reference};
 
 use crate::terminal::Colour;

@@ -18,16 +18,18 @@ pub fn reference() -> impl TypedValueParser<Value = String> {
 
 /// An adapter's path and its scale, after the last `@` if that is a number.
 pub fn adapter() -> impl TypedValueParser<Value = AdapterFile> {
-    OsStringValueParser::new().try_map(|text| {
-        let (path, scale) = split_scale(&text);
-        if scale.is_finite() && scale != 0.0 {
-            Ok(AdapterFile { path, scale })
-        } else {
-            Err(format!(
-                "the scale is {scale}; use a finite number other than 0"
-            ))
-        }
-    })
+    OsStringValueParser::new().try_map(|text| adapter_file(&text))
+}
+
+pub fn adapter_file(text: &OsStr) -> Result<AdapterFile, String> {
+    let (path, scale) = split_scale(text);
+    if scale.is_finite() && scale != 0.0 {
+        Ok(AdapterFile { path, scale })
+    } else {
+        Err(format!(
+            "the scale is {scale}; use a finite number other than 0"
+        ))
+    }
 }
 
 fn split_scale(text: &OsStr) -> (PathBuf, f32) {

@@ -13,6 +13,7 @@ pub enum Command {
     SaveOver,
     Load,
     Model,
+    Adapter,
     Stats,
     Reasoning,
     Undo,
@@ -97,7 +98,7 @@ impl CommandEntry {
 const NONE: (Argument, &str) = (Argument::None, "");
 
 /// In the order of help.
-pub const COMMANDS: [CommandEntry; 16] = [
+pub const COMMANDS: [CommandEntry; 17] = [
     entry(
         "set",
         Command::Set,
@@ -121,6 +122,12 @@ pub const COMMANDS: [CommandEntry; 16] = [
         Command::Model,
         (Argument::Model, "[MODEL]"),
         "switch to another model, or show the current one",
+    ),
+    entry(
+        "adapter",
+        Command::Adapter,
+        (Argument::File, "[PATH[@SCALE]|off]"),
+        "apply an adapter, change its scale, or list adapters",
     ),
     entry(
         "image",

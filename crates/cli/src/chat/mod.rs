@@ -1,5 +1,6 @@
 //! The interactive chat of `loquat run`.
 
+mod adapters;
 mod commands;
 mod complete;
 mod editor;
@@ -12,7 +13,7 @@ mod transcript;
 
 use std::ops::ControlFlow;
 
-use loquat::{Error, Finish};
+use loquat::{AdapterFile, Error, Finish};
 use loquat_chat::{ContentPart, Conversation, Message, Role, ToolCall};
 use loquat_engine::EngineError;
 
@@ -143,6 +144,7 @@ impl Chat<'_> {
                 remark(&message_count(self.conversation.turns().len()));
             }
             Command::Model => self.model(argument)?,
+            Command::Adapter => self.adapter(argument)?,
             Command::Stats => {
                 let talk = &self.talk;
                 let engine = talk.engine();
@@ -234,12 +236,45 @@ impl Chat<'_> {
             let choice = model::parse_choice(argument)?;
             let settings = self.talk.settings().clone();
             self.interrupts().now(Doing::Switching);
-            let talk = self.opener.open(&choice, settings);
+            let talk = self.opener.open(&choice, settings, &[]);
             self.interrupts().now(Doing::Turning);
             self.talk = talk?;
             self.last = None;
         }
         remark(&self.talk.described());
+        Ok(())
+    }
+
+    /// Adapters add up. One that is not loaded opens the model again, with room for it.
+    fn adapter(&mut self, argument: &str) -> Result<(), CliError> {
+        match argument {
+            "" => {}
+            "off" => self.talk.scale_adapters(|_| 0.0),
+            named => self.apply_adapter(adapters::parse(named)?)?,
+        }
+        remark(&adapters::list(self.talk.adapters()));
+        Ok(())
+    }
+
+    fn apply_adapter(&mut self, wanted: AdapterFile) -> Result<(), CliError> {
+        let loaded = self.talk.adapters();
+        if loaded.iter().any(|own| own.path == wanted.path) {
+            self.talk.scale_adapters(|own| {
+                if own.path == wanted.path {
+                    wanted.scale
+                } else {
+                    own.scale
+                }
+            });
+            return Ok(());
+        }
+        let on = loaded.iter().filter(|own| own.scale != 0.0).cloned();
+        let adapters: Vec<_> = on.chain([wanted]).collect();
+        let (chosen, settings) = (self.talk.chosen().clone(), self.talk.settings().clone());
+        self.interrupts().now(Doing::Switching);
+        let talk = self.opener.open(&chosen, settings, &adapters);
+        self.interrupts().now(Doing::Turning);
+        self.talk = talk?;
         Ok(())
     }
 

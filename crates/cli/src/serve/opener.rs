@@ -1,15 +1,15 @@
 //! Opens the models of the configuration.
 
 use std::num::NonZeroUsize;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::time::{Duration, UNIX_EPOCH};
 
-use loquat::{MmprojOption, ModelFiles};
+use loquat::{AdapterFile, MmprojOption, ModelFiles, OpenAdapters};
 use loquat_chat::{ChatContext, MediaReader};
 use loquat_engine::EngineOptions;
 use loquat_server::config;
 use loquat_server::{ModelInfo, OpenFailure, Opened, Opener, Planned, trim_memory};
-use loquat_session::{Backend, Plan, Probe, SessionOptions};
+use loquat_session::{AdapterLimits, Backend, Plan, Probe, SessionOptions};
 use loquat_store::{ResolvedReference, Store};
 use loquat_text::ChatTemplate;
 use loquat_text::format::FormatOverrides;
@@ -34,7 +34,8 @@ impl LocalModels {
     /// Downloads the model if needed, and checks that it can be loaded with its options.
     pub fn check(&self, config: &config::ModelConfig) -> Result<(), CliError> {
         config.template.as_deref().map(template).transpose()?;
-        PlannedModel::new(&self.store, config).map(|_| ())
+        let planned = PlannedModel::new(&self.store, config)?;
+        check_adapters(&planned, config)
     }
 
     /// The same, but checks a model that is not downloaded only by its options.
@@ -57,6 +58,53 @@ impl LocalModels {
     }
 }
 
+/// Reads the adapters, and checks that they fit the model and its limits.
+fn check_adapters(planned: &PlannedModel, config: &config::ModelConfig) -> Result<(), CliError> {
+    let limits = planned.plan.capabilities.adapters;
+    if config.takes_adapters() && !limits.any() {
+        return Err(CliError::Usage {
+            what: format!(
+                "`adapters` of the model `{}`: the backend `{}` takes none; `backend`",
+                config.name,
+                planned.backend.name()
+            ),
+            expected: "another one".to_owned(),
+        });
+    }
+    for (name, adapter) in &config.adapters {
+        let file = AdapterFile {
+            path: adapter_path(&adapter.source)?,
+            scale: adapter.scale,
+        };
+        let needed = planned.files.open_adapters(&[file])?.limits();
+        for (option, needed, limit) in [
+            ("max_adapter_rank", needed.rank as u64, limits.rank as u64),
+            ("adapter_memory", needed.bytes, limits.bytes),
+        ] {
+            if needed > limit {
+                return Err(CliError::Usage {
+                    what: format!("`{option}` is {limit}; for the adapter `{name}` it"),
+                    expected: format!("at least {needed}"),
+                });
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Adapters are files of this machine.
+fn adapter_path(source: &str) -> Result<PathBuf, CliError> {
+    let path = PathBuf::from(source);
+    if path.exists() {
+        return Ok(path);
+    }
+    Err(CliError::Usage {
+        what: format!("`adapters` names {source:?}, which does not exist"),
+        expected: "a directory or file on this machine; adapters are not downloaded from a hub"
+            .to_owned(),
+    })
+}
+
 impl Opener for LocalModels {
     fn plan(&self, config: &config::ModelConfig) -> Result<Planned, OpenFailure> {
         let prepared = ServableModel::new(&self.store, config).map_err(failure)?;
@@ -64,6 +112,10 @@ impl Opener for LocalModels {
             info: prepared.info(),
             resident_bytes: prepared.planned.plan.resident_bytes,
         })
+    }
+
+    fn locate_adapter(&self, source: &str) -> Result<PathBuf, OpenFailure> {
+        adapter_path(source).map_err(failure)
     }
 
     fn open(&self, config: &config::ModelConfig) -> Result<Opened, OpenFailure> {
@@ -190,7 +242,8 @@ impl ServableModel {
             ..
         } = self.planned;
         let options = LoadOptions {
-            adapters: Default::default(),
+            // The server loads them, one by one.
+            adapters: OpenAdapters::default(),
             backend,
             session: options,
             engine: engine_options(config),
@@ -212,6 +265,15 @@ fn session_options(config: &config::ModelConfig) -> SessionOptions {
         max_sequences: config.parallel.saturating_add(RETAINED_SEQUENCES),
         precision: config.precision,
         kv_format: config.kv_format.format(),
+        adapters: if config.takes_adapters() {
+            AdapterLimits {
+                count: config.max_adapters,
+                bytes: config.adapter_memory,
+                rank: config.max_adapter_rank,
+            }
+        } else {
+            AdapterLimits::NONE
+        },
         ..SessionOptions::default()
     }
 }

@@ -96,6 +96,12 @@ fn every_body_is_in_the_list() {
         if operation.get("requestBody").is_none() {
             continue;
         }
+        // Its items refuse unknown fields, and nothing is accepted beside them.
+        let json = &operation["requestBody"]["content"]["application/json"];
+        if json["schema"]["type"] == "array" {
+            assert_eq!(path, "/lora-adapters");
+            continue;
+        }
         let schema = body_schema(&operation);
         let schema = schema.unwrap_or_else(|| panic!("{verb} {path} has a body without a name"));
         assert!(listed.contains(&schema), "{verb} {path}: {schema}");

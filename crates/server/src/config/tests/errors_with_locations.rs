@@ -147,7 +147,7 @@ fn errors_carry_their_locations() {
             &format!("{model}adapters = {{ a = {{ scale = nan }}, b = {{ pinned = true }} }}\n"),
             &[
                 "4:28 `adapters.a.scale` must be a finite number",
-                "4:38 `adapters.b` needs a `source`: a path or a hub's `owner/name`",
+                "4:39 `adapters.b` needs a `source`: a path or a hub's `owner/name`",
             ],
         ),
         (
