@@ -14,7 +14,7 @@ use super::{Adapter, AdapterError};
 use crate::models::Opener;
 
 /// An adapter with its scale.
-pub type Wanted = (Arc<Adapter>, f32);
+pub type ScaledAdapter = (Arc<Adapter>, f32);
 
 /// The adapters that a model's engine holds. The least recently used one makes room for another;
 /// if all are in use, it takes no further requests, and leaves when those it has are done.
@@ -116,7 +116,7 @@ impl AdapterPool {
     pub async fn acquire(
         self: &Arc<Self>,
         loader: AdapterLoader,
-        wanted: Vec<Wanted>,
+        wanted: Vec<ScaledAdapter>,
     ) -> Result<Vec<AdapterUse>, (String, AdapterError)> {
         if let Some(uses) = self.use_loaded(&wanted) {
             return Ok(uses);
@@ -138,9 +138,9 @@ impl AdapterPool {
     }
 
     /// Uses adapters if all of them are loaded and stay so.
-    fn use_loaded(self: &Arc<Self>, wanted: &[Wanted]) -> Option<Vec<AdapterUse>> {
+    fn use_loaded(self: &Arc<Self>, wanted: &[ScaledAdapter]) -> Option<Vec<AdapterUse>> {
         let mut state = self.lock();
-        let stays = |(adapter, _): &Wanted| {
+        let stays = |(adapter, _): &ScaledAdapter| {
             let resident = state.resident(adapter.key);
             resident.is_some_and(|resident| !resident.leaving)
         };
@@ -172,7 +172,7 @@ impl AdapterPool {
         self.idle.send_replace(());
     }
 
-    fn awaiting(self: &Arc<Self>, wanted: &[Wanted]) -> Awaiting {
+    fn awaiting(self: &Arc<Self>, wanted: &[ScaledAdapter]) -> Awaiting {
         let keys: Vec<_> = wanted.iter().map(|(adapter, _)| adapter.key).collect();
         self.lock().awaited.extend(&keys);
         let pool = Arc::clone(self);
@@ -183,8 +183,8 @@ impl AdapterPool {
     async fn acquire_one(
         self: &Arc<Self>,
         loader: &AdapterLoader,
-        (adapter, scale): &Wanted,
-        wanted: &[Wanted],
+        (adapter, scale): &ScaledAdapter,
+        wanted: &[ScaledAdapter],
     ) -> Result<AdapterUse, AdapterError> {
         if adapter.is_removed() {
             return Err(AdapterError::Removed);
@@ -227,7 +227,7 @@ impl AdapterPool {
         &self,
         loader: &AdapterLoader,
         adapter: &Arc<Adapter>,
-        wanted: &[Wanted],
+        wanted: &[ScaledAdapter],
     ) -> Result<AdapterId, AdapterError> {
         let began = Instant::now();
         let AdapterLoader { model, opener } = loader.clone();
@@ -263,7 +263,7 @@ impl AdapterPool {
     }
 
     /// The adapter that makes room: an idle one if there is one, and the least recently used.
-    fn choose_leaving(&self, wanted: &[Wanted]) -> Option<u64> {
+    fn choose_leaving(&self, wanted: &[ScaledAdapter]) -> Option<u64> {
         let mut state = self.lock();
         let is_wanted = |key| wanted.iter().any(|(adapter, _)| adapter.key == key);
         let candidates = state.residents.iter_mut().filter(|resident| {
