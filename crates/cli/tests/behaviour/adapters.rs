@@ -38,7 +38,7 @@ fn answer(cache: &Path, backend: &str, model: &Path, adapters: &[&str]) -> Vec<u
     }
     let outcome = Outcome::from(command.arg("Tell me a story.").output().unwrap());
     assert_eq!(outcome.code, 0, "{}", outcome.stderr);
-    String::from_utf8(outcome.stdout).unwrap()
+    outcome.stdout
 }
 
 /// The experimental backend warns on stderr. A build without it is covered by the tests of backends.
