@@ -141,7 +141,9 @@ impl Store {
                 downloaded,
                 ..
             } => {
-                let files: Vec<&str> = downloaded.iter().map(String::as_str).collect();
+                let mut files: Vec<&str> = downloaded.iter().map(String::as_str).collect();
+                let left = self.hand_over_shared(&model.key, downloaded);
+                files.retain(|file| !left.iter().any(|left| left == file));
                 self.hub.remove_files(snapshot, &files)?
             }
         };

@@ -80,6 +80,44 @@ impl Store {
         self.replace_record(&self.pulled_path(key), pulled)
     }
 
+    /// Those of a model's downloaded files that other models need, such as the vision tower of
+    /// several quants. They become files that one of those downloaded.
+    pub(crate) fn hand_over_shared(&self, key: &str, downloaded: &[String]) -> Vec<String> {
+        let Some(own) = self.pull_record(key) else {
+            return Vec::new();
+        };
+        let own_path = self.pulled_path(key);
+        let notes = fs::read_dir(self.cache_dir.join("pulled"));
+        let paths = notes
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|note| note.path());
+        let mut shared: Vec<String> = Vec::new();
+        for path in paths.filter(|path| *path != own_path) {
+            let Some(mut other) = read::<PullRecord>(&path) else {
+                continue;
+            };
+            if (&other.repo, &other.commit) != (&own.repo, &own.commit) {
+                continue;
+            }
+            let needed = downloaded.iter();
+            let needed = needed.filter(|file| other.files.contains(file) && !shared.contains(file));
+            let needed: Vec<String> = needed.cloned().collect();
+            if needed.is_empty() {
+                continue;
+            }
+            other.downloaded.extend(needed.iter().cloned());
+            other.downloaded.sort_unstable();
+            other.downloaded.dedup();
+            if let Err(error) = self.replace_record(&path, &other) {
+                tracing::warn!("could not update {}: {error}", path.display());
+            }
+            shared.extend(needed);
+        }
+        shared
+    }
+
     /// The repositories that the store downloaded from.
     pub(crate) fn repos_pulled(&self) -> HashSet<String> {
         let notes = fs::read_dir(self.cache_dir.join("pulled"));

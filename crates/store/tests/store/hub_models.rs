@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use loquat_hubkit::{FakeFile, FakeRepo, HubFault, HubServer, Site, noise};
 use loquat_store::{
-    Catalog, FileKind, HashSource, HubOptions, ModelQuery, NoProgress, Owner, Prunable,
-    PruneOptions, Store, StoreOptions, StoredModel, VerifyReport,
+    Catalog, FileKind, HashSource, HubOptions, LocatedMmproj, MmprojQuery, ModelQuery, NoProgress,
+    Owner, Prunable, PruneOptions, Store, StoreOptions, StoredModel, VerifyReport,
 };
 
 use crate::fixture::{RecordedProgress, options_in};
@@ -154,7 +154,11 @@ fn default_quant_is_fetched_and_reported() {
     let located = store.locate(&"o/quants".into(), &mut progress).unwrap();
     assert_eq!(located.name, "o/quants:Q4_K_M");
     assert_eq!(fs::read(&located.path).unwrap(), gguf(2));
-    assert_eq!(fixture.requested_files(Site::Resolve), ["m-Q4_K_M.gguf"]);
+    // With its vision tower.
+    assert_eq!(
+        fixture.requested_files(Site::Resolve),
+        ["m-Q4_K_M.gguf", "mmproj-m-f16.gguf"]
+    );
     assert!(
         progress.notes[0].contains("using Q4_K_M"),
         "{:?}",
@@ -364,7 +368,7 @@ fn inventory_distinguishes_owners() {
     let one = stored(&store, "o/quants:Q8_0");
     assert_eq!(
         (one.owner, one.bytes, one.last_used),
-        (Owner::Store, 5004, None)
+        (Owner::Store, 2 * 5004, None)
     );
     store
         .locate(&"o/quants:Q8_0".into(), &mut NoProgress)
@@ -399,9 +403,13 @@ fn remove_frees_only_one_model() {
     let freed = store
         .remove(&stored(&store, "o/quants:Q8_0"), &mut NoProgress)
         .unwrap();
+    // Both need the vision tower.
     assert_eq!(freed, 5004);
     assert_eq!(names(&store), ["o/quants:Q2_K"]);
     assert_eq!(fs::read(&kept.path).unwrap(), gguf(3));
+    let tower = kept.path.with_file_name("mmproj-m-f16.gguf");
+    assert_eq!(fs::read(tower).unwrap(), gguf(4));
+    let kept = stored(&store, "o/quants:Q2_K");
     store.remove(&kept, &mut NoProgress).unwrap();
     assert!(names(&store).is_empty());
     assert!(!fixture.hub_files().join("models--o--quants").exists());
@@ -656,7 +664,37 @@ fn prune_removes_leftovers_and_old_models() {
     let path = stored(&store, "o/quants:Q8_0").path;
     let file = fs::File::options().append(true).open(path).unwrap();
     file.set_modified(long_ago).unwrap();
-    assert_eq!(sizes(store.prunable(old(3600)).unwrap()), [5004]);
+    assert_eq!(sizes(store.prunable(old(3600)).unwrap()), [2 * 5004]);
     store.prune(old(3600), &mut NoProgress).unwrap();
     assert!(names(&store).is_empty());
+}
+
+#[test]
+fn chosen_mmproj_replaces_the_usual_one() {
+    let fixture = StoreFixture::new();
+    let store = fixture.store();
+    let locate = |mmproj| {
+        let query = ModelQuery {
+            reference: "o/quants:Q2_K",
+            mmproj,
+            ..ModelQuery::default()
+        };
+        store.locate(&query, &mut NoProgress)
+    };
+    let text = locate(MmprojQuery::Off).unwrap();
+    assert_eq!(text.mmproj, LocatedMmproj::Off);
+    assert_eq!(fixture.requested_files(Site::Resolve), ["m-Q2_K.gguf"]);
+    for reference in ["o/quants", "o/quants:mmproj-m-f16.gguf"] {
+        match locate(MmprojQuery::Reference(reference)).unwrap().mmproj {
+            LocatedMmproj::At(path) => assert_eq!(fs::read(path).unwrap(), gguf(4)),
+            other => panic!("{other:?}"),
+        }
+    }
+    for (reference, named) in [
+        ("./nothing.gguf", "not a vision tower"),
+        ("o/quants:absent.gguf", "mmproj-m-f16.gguf"),
+    ] {
+        let refused = locate(MmprojQuery::Reference(reference)).unwrap_err();
+        assert!(refused.to_string().contains(named), "{refused}");
+    }
 }
