@@ -80,9 +80,10 @@ impl OptionValue for BTreeMap<String, AdapterConfig> {
             } = adapter;
             let source = quoted(source);
             let is_bare = |letter: char| letter.is_ascii_alphanumeric() || "-_".contains(letter);
-            let name = match name.chars().all(is_bare) {
-                true => name.clone(),
-                false => quoted(name),
+            let name = if name.chars().all(is_bare) {
+                name.clone()
+            } else {
+                quoted(name)
             };
             if *adapter == AdapterConfig::new(&adapter.source) {
                 format!("{name} = {source}")
@@ -146,7 +147,7 @@ fn adapter(name: &str, raw: RawValue<'_>) -> Result<AdapterConfig, Vec<InvalidVa
                 None => "true or false",
             },
             other => {
-                let guess = did_you_mean(other, FIELDS.into_iter());
+                let guess = did_you_mean(other, FIELDS);
                 invalid.push(InvalidValue {
                     span: Some(field.span()),
                     message: Some(format!("`{other}` is not an option of an adapter{guess}")),
