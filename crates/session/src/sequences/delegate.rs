@@ -1,7 +1,7 @@
 //! Implements the methods of a session that its sequences answer.
 
 /// The methods of [`Session`](crate::Session) that only concern sequences, except `release`, over
-/// a field of type [`Sequences`].
+/// a field of type [`Sequences`](crate::sequences::Sequences).
 #[macro_export]
 macro_rules! delegate_sequences {
     ($sequences:ident) => {
