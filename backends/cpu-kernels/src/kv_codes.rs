@@ -327,7 +327,7 @@ impl CodeSpan {
         }
     }
 
-    /// Appends a token's codes, without gaps, and factors: [`CodeFormat::export_bytes`].
+    /// Appends a token's codes, without gaps, and factors: [`CodeSpan::export_bytes`].
     ///
     /// # Safety
     /// As for [`CodeSpan::read`].
