@@ -148,7 +148,7 @@ impl CodeFormat {
         }
     }
 
-    /// The number a code stands for, before its factor.
+    /// The value that a code encodes, before it is multiplied by its factor.
     fn level(self, code: u8) -> f32 {
         match self.codebook() {
             Some(codebook) => f32::from(codebook.centroids[usize::from(code)]),

@@ -23,7 +23,7 @@ pub struct Model {
     pub dtype: Type,
     /// What positions of media attend to.
     pub media_attention: MediaAttention,
-    /// Stands for positions of media where tokens are looked up.
+    /// The token id that embedding lookup uses as a placeholder at positions of media.
     pub media_token: u32,
     /// `None` if the model has none, or the session takes no pictures.
     pub tower: Option<Tower>,

@@ -359,7 +359,7 @@ impl TiledFeatures {
     }
 
     /// What each position is made of: weighted rows of the views' features, one view after another.
-    /// `row_end` stands for the learned vector.
+    /// `row_end` is the index of the learned vector that ends a row.
     pub fn sources(&self, row_end: usize) -> Vec<Vec<(usize, f32)>> {
         let whole = |index: usize| vec![(index, 1.0)];
         let mut sources: Vec<Vec<(usize, f32)>> = Vec::with_capacity(self.positions());

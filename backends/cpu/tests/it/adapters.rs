@@ -16,11 +16,7 @@ const TOLERANCE: f32 = 1e-4;
 fn open_with(source: ModelSource, adapters: &[AdapterWeights], precision: Precision) -> Opened {
     let options = SessionOptions {
         precision,
-        adapters: AdapterLimits {
-            count: adapters.len(),
-            bytes: adapters.iter().map(AdapterWeights::bytes).sum(),
-            rank: adapters.iter().map(AdapterWeights::rank).max().unwrap_or(0),
-        },
+        adapters: AdapterLimits::holding(adapters),
         ..SessionOptions::default()
     };
     let mut session = CpuBackend::AUTO

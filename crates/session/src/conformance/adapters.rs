@@ -64,12 +64,7 @@ impl Adapted {
 }
 
 fn room(subject: &Subject) -> AdapterLimits {
-    let adapters = subject.adapters.iter();
-    AdapterLimits {
-        count: subject.adapters.len(),
-        bytes: adapters.clone().map(|adapter| adapter.bytes()).sum(),
-        rank: adapters.map(|adapter| adapter.rank()).max().unwrap_or(0),
-    }
+    AdapterLimits::holding(subject.adapters)
 }
 
 fn with(adapters: AdapterLimits) -> SessionOptions {

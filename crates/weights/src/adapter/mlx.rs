@@ -56,7 +56,7 @@ pub(super) fn read(
         let name = tensor.name.clone();
         let Some((module, part)) = name.rsplit_once('.') else {
             file.faults
-                .push(format!("`{name}` is no part of an adapter"));
+                .push(format!("`{name}` is not a tensor of an adapter"));
             continue;
         };
         let entry = modules.entry(module.to_owned()).or_default();
@@ -66,7 +66,7 @@ pub(super) fn read(
             "m" => entry.magnitude = Some(tensor),
             _ => file
                 .faults
-                .push(format!("`{name}` is no part of an adapter")),
+                .push(format!("`{name}` is not a tensor of an adapter")),
         }
     }
     let context = Context {

@@ -240,9 +240,8 @@ pub(super) fn read(
             }
         } else if name.contains(".lora_") {
             let name = &tensor.name;
-            file.faults.push(format!(
-                "`{name}` is no part of an adapter that is supported"
-            ));
+            file.faults
+                .push(format!("`{name}` is not a tensor of a supported adapter"));
         } else {
             whole(name.to_owned(), tensor, &targets, &mut file);
         }

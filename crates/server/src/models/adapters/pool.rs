@@ -201,7 +201,8 @@ impl AdapterPool {
         Err(AdapterError::Removed)
     }
 
-    /// `None` if it was removed while it was loaded: whoever removed it did not find it here.
+    /// `None` if a request or a reload removed the adapter while it was loading. The caller then
+    /// unloads it.
     fn install(
         self: &Arc<Self>,
         adapter: &Arc<Adapter>,
