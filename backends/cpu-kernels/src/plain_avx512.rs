@@ -162,6 +162,7 @@ macro_rules! build {
                         for r in 0..R {
                             for step in 0..steps {
                                 let at = weights.add(r * row_bytes + step * step_bytes(K));
+                                _mm_prefetch::<_MM_HINT_T0>(at.wrapping_add(AHEAD).cast());
                                 let x = _mm512_loadu_si512(x.add(step * LANES).cast());
                                 sums[0][r] = add::<K>(sums[0][r], load::<K>(at), x);
                             }
