@@ -27,6 +27,7 @@ TEMPLATE = """\
 {%- if message.content is string -%}{{ message.content }}{%- else -%}
 {%- for part in message.content -%}
 {%- if part.type == 'image' -%}<|vision_start|><|image_pad|><|vision_end|>
+{%- elif part.type == 'video' -%}<|vision_start|><|video_pad|><|vision_end|>
 {%- else -%}{{ part.text }}{%- endif -%}
 {%- endfor -%}
 {%- endif -%}
@@ -164,12 +165,20 @@ def ask_litellm(provider):
     return ask
 
 
+def ask_llama_cpp(server, name):
+    """As llama.cpp's own clients do, without a template."""
+    prompt = {"prompt_string": f"<__media__>{QUESTION}", "multimodal_data": [data(name)]}
+    body = {"model": server.model, "prompt": prompt, "n_predict": MAX_TOKENS, "temperature": 0}
+    return server.post("/completion", body)["content"]
+
+
 CLIENTS = {
     "openai-chat": ask_openai_chat,
     "openai-responses": ask_openai_responses,
     "anthropic": ask_anthropic,
     "ollama-chat": ask_ollama_chat,
     "ollama-generate": ask_ollama_generate,
+    "llama.cpp": ask_llama_cpp,
     "litellm-openai": ask_litellm("openai"),
     "litellm-anthropic": ask_litellm("anthropic"),
     "litellm-ollama": ask_litellm("ollama_chat"),

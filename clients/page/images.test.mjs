@@ -147,6 +147,68 @@ test("an image needs no words", { skip }, async (t) => {
   );
 });
 
+/** An animated GIF of 90 × 61 pixels, written without compression, as base64. */
+function animatedGif(frames) {
+  const size = [90, 0, 61, 0];
+  const file = [...Buffer.from("GIF89a"), ...size, 0x81, 0, 0];
+  file.push(250, 30, 20, 20, 200, 60, 30, 40, 220, 240, 240, 90);
+  for (let frame = 0; frame < frames; frame += 1) {
+    file.push(0x21, 0xf9, 4, 0, 25, 0, 0, 0, 0x2c, 0, 0, 0, 0, ...size, 0, 2);
+    // Codes of three bits; the table is cleared before it grows.
+    const bytes = [];
+    let [bits, filled] = [0, 0];
+    const push = (code) => {
+      bits |= code << filled;
+      for (filled += 3; filled >= 8; filled -= 8, bits >>= 8) bytes.push(bits & 255);
+    };
+    for (let pixel = 0; pixel < 90 * 61; pixel += 1) {
+      if (pixel % 2 === 0) push(4);
+      push(((((pixel % 90) / 8) | 0) + frame) % 4);
+    }
+    push(5);
+    bytes.push(bits & 255);
+    for (let at = 0; at < bytes.length; at += 255) {
+      const part = bytes.slice(at, at + 255);
+      file.push(part.length, ...part);
+    }
+    file.push(0);
+  }
+  return Buffer.from([...file, 0x3b]).toString("base64");
+}
+
+test("animations and videos are sent as videos", { skip }, async (t) => {
+  const { page, bodies } = await chat(t);
+  const clip = animatedGif(8);
+  await transfer(page, "#thread", "drop", [
+    ["moves.gif", "image/gif", clip],
+    ["still.gif", "image/gif", animatedGif(1)],
+  ]);
+  await thumbnails(page).nth(1).waitFor();
+  await screenshot(page, "videos-attached");
+  await ask(page, QUESTION);
+  await answered(page);
+  const [video, image] = bodies[0].messages[0].content;
+  assert.deepEqual(video, { type: "video_url", video_url: { url: `data:image/gif;base64,${clip}` } });
+  assert.equal(image.type, "image_url");
+
+  // It is one after a reload, too.
+  await page.reload();
+  await ready(page);
+  await page.getByRole("button", { name: "Edit question" }).click();
+  await ask(page, QUESTION);
+  await answered(page);
+  assert.equal(bodies.at(-1).messages[0].content[0].type, "video_url");
+
+  // Others are shown by name.
+  await page.getByRole("button", { name: "New conversation" }).click();
+  const mp4 = Buffer.from("\0\0\0\x18ftypisom").toString("base64");
+  await transfer(page, "#question", "paste", [["film.mp4", "video/mp4", mp4]]);
+  await thumbnails(page).first().waitFor();
+  assert.equal(await thumbnails(page).locator(".clip").textContent(), "film.mp4");
+  await page.getByRole("button", { name: "Remove film.mp4" }).click();
+  assert.equal(await thumbnails(page).count(), 0);
+});
+
 test("what is not an image is refused by its content", { skip }, async (t) => {
   const { page } = await chat(t);
   const text = Buffer.from("hello").toString("base64");

@@ -83,6 +83,7 @@ const STAGES: &[Stage] = &[
     Stage {
         name: "test",
         about: "cargo test --workspace, with the MLX backend on a downloaded MLX",
+        install: Some(tools::install_ffmpeg),
         run: cargo_test,
         ..SHORT
     },
@@ -149,15 +150,19 @@ fn clippy(context: &Context) -> Result<Note, Error> {
 /// what most people build.
 fn cargo_test(context: &Context) -> Result<Note, Error> {
     let all = context.build.cargo_test(&["--no-fail-fast"])?;
-    let all = all
-        .env(FULL_VARIABLE, if context.is_full { "1" } else { "" })
-        .run();
+    let mut all = all.env(FULL_VARIABLE, if context.is_full { "1" } else { "" });
+    if tools::has_ffmpeg(context.root) {
+        all = all.env(FFMPEG_VARIABLE, "1");
+    }
+    let all = all.run();
     let without = ["test", "--workspace", "--test", "without_mlx"];
     let without = command::cargo(context.root, &without).run();
     all.and(without)?;
     Ok(None)
 }
 
+/// When set, tests of videos fail without `ffmpeg`.
+const FFMPEG_VARIABLE: &str = "LOQUAT_REQUIRE_FFMPEG";
 /// When `1`, tests that have a long form run it.
 const FULL_VARIABLE: &str = "LOQUAT_FULL";
 

@@ -148,6 +148,20 @@ pub fn require_browser_libraries(root: &Path) -> Result<(), Error> {
     })
 }
 
+/// The program that decodes videos. Installed with apt if run as root; without it, its tests are
+/// skipped.
+pub fn install_ffmpeg(root: &Path) -> Result<(), Error> {
+    if has_ffmpeg(root) || !can_install_packages(root) {
+        return Ok(());
+    }
+    install_packages(root, &["ffmpeg"])
+}
+
+pub fn has_ffmpeg(root: &Path) -> bool {
+    let is_installed = |name| program(root, name, &["-version"]).probe().is_some();
+    is_installed("ffmpeg") && is_installed("ffprobe")
+}
+
 /// What `arm64` needs of the system: root on Debian, and these programs, which are installed with
 /// apt.
 pub fn require_arm64_emulation(root: &Path) -> Result<(), Error> {

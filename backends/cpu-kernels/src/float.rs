@@ -10,9 +10,9 @@ use super::tile::ActivationBlock;
 use super::tile_amx;
 #[cfg(target_arch = "aarch64")]
 use super::tile_neon;
-use super::{GROUP, Kernels, LANES, SUM_GROUP};
 #[cfg(target_arch = "x86_64")]
-use super::{plain_avx512, tile_avx2};
+use super::{DenseProducts, dense, plain_avx512, tile_avx2};
+use super::{GROUP, Kernels, LANES, SUM_GROUP};
 
 pub(super) type Lanes = [f32; LANES];
 
@@ -473,10 +473,10 @@ macro_rules! build {
 
             use super::{ConvWeights, DeltaStep, MambaStep};
             use crate::tile::ActivationBlock;
-            use crate::attention;
+            use crate::{attention, dense};
             use crate::{
-                AttendArgs, AttendQuery, Bf16Bits, F16Bits, Kernels, LANES, LowRankTile, PlainOut,
-                PlainRows, Rounded,
+                AttendArgs, AttendQuery, Bf16Bits, DenseArgs, DenseProducts, DenseScratch, F16Bits,
+                Kernels, LANES, LowRankTile, PlainOut, PlainRows, Rounded,
             };
 
             build!(@kernels $(#[$feature])*;
@@ -521,6 +521,16 @@ macro_rules! build {
             }
 
             $(#[$feature])*
+            fn attend_dense(args: &DenseArgs, scratch: &mut DenseScratch, out: &mut [f32]) {
+                dense::attend::<$register, dense::Exact>(args, scratch, out);
+            }
+
+            $(#[$feature])*
+            fn attend_dense_bf16(args: &DenseArgs, scratch: &mut DenseScratch, out: &mut [f32]) {
+                dense::attend::<$register, dense::Widened>(args, scratch, out);
+            }
+
+            $(#[$feature])*
             unsafe fn add_low_rank(
                 tile: &LowRankTile,
                 inner: &[f32],
@@ -554,6 +564,9 @@ macro_rules! build {
                 attend_f16,
                 attend_bf16,
                 attend_codes,
+                attend_dense,
+                attend_dense_bf16,
+                dense_bf16: DenseProducts::Widened,
                 rotate_codes,
                 unrotate_codes,
                 join_pieces,
@@ -610,6 +623,8 @@ build!(avx512, "avx512-vnni", crate::tile_avx512::tile, Some(crate::tile_avx512:
 pub const AVX512_BF16: Kernels = Kernels {
     name: "avx512-bf16",
     plain_bf16: plain_avx512::rounded_native,
+    attend_dense_bf16: dense::pairs::attend,
+    dense_bf16: DenseProducts::Pairs,
     ..avx512::TABLE
 };
 /// Adds the tile unit; every machine that has it has that dot product.

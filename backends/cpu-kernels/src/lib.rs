@@ -11,6 +11,7 @@ mod amx;
 mod attend_codes;
 mod attention;
 mod code_register;
+mod dense;
 mod element;
 pub mod emulated;
 mod features;
@@ -40,6 +41,9 @@ mod tile_walk;
 pub use attention::{
     AttendArgs, AttendQuery, HeadCodes, HeadLayout, HeadPages, MAX_QUERIES, PIECE, piece_len,
     pieces,
+};
+pub use dense::{
+    AttendDense, DENSE_QUERIES, DENSE_TILE, DenseArgs, DenseLayout, DenseProducts, DenseScratch,
 };
 pub use element::{Bf16Bits, F16Bits, KvElement, PlainElement};
 pub use features::cpu_features;
@@ -112,6 +116,11 @@ pub struct Kernels {
     pub attend_f16: Attend<F16Bits>,
     pub attend_bf16: Attend<Bf16Bits>,
     pub attend_codes: Attend<u8>,
+    pub attend_dense: AttendDense,
+    /// The same of numbers rounded to bf16.
+    pub attend_dense_bf16: AttendDense,
+    /// How `attend_dense_bf16` multiplies.
+    pub dense_bf16: DenseProducts,
     /// The rotation of queries, keys and values that are attended as codes, and its inverse.
     pub rotate_codes: unsafe fn(&mut [f32]),
     pub unrotate_codes: unsafe fn(&mut [f32]),

@@ -97,6 +97,18 @@ const BOTTOM: u32 = 127 + 14;
 /// Smaller rows are scaled as if their largest value had this exponent: the factor stays normal.
 const LEAST: u32 = TOP - 126;
 
+/// The nearest bf16 of the `f32` with these bits, ties to even.
+#[inline(always)]
+pub(super) fn rounded_bits(bits: u32) -> u32 {
+    let rounded = (bits.wrapping_add(0x7fff + (bits >> 16 & 1))) >> 16;
+    // Rounding could carry a NaN's fraction away.
+    if bits & 0x7fff_ffff > 0x7f80_0000 {
+        0x7fc0
+    } else {
+        rounded
+    }
+}
+
 /// Rounds a row to pairs of bf16, the even column in the low half. Returns what sums of products
 /// with them are to be multiplied by.
 #[inline(always)]
@@ -109,18 +121,10 @@ pub(super) fn round(x: &[f32], pairs: &mut [u32]) -> f32 {
     let scale = f32::from_bits((TOP + 127 - exponent) << 23);
     let code = |x: f32| {
         let bits = (x * scale).to_bits();
-        // To the nearest, ties to even.
-        let rounded = (bits.wrapping_add(0x7fff + (bits >> 16 & 1))) >> 16;
-        let finite = if magnitude(bits) < BOTTOM << 23 {
+        if magnitude(bits) < BOTTOM << 23 {
             0
         } else {
-            rounded
-        };
-        // Rounding could carry a NaN's fraction away.
-        if magnitude(bits) > 0x7f80_0000 {
-            0x7fc0
-        } else {
-            finite
+            rounded_bits(bits)
         }
     };
     let (whole, last) = x.as_chunks::<2>();

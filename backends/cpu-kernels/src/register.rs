@@ -14,6 +14,8 @@ use super::{KvElement, LANES, f16_to_f32};
 pub trait Register: Copy {
     /// How many queries' sums the instruction set's registers have room for.
     const QUERIES: usize;
+    /// How many sums of each of them.
+    const SUMS: usize;
 
     fn splat(value: f32) -> Self;
     fn load(values: &[f32; LANES]) -> Self;
@@ -33,6 +35,11 @@ pub trait Register: Copy {
     /// Times 2^n, in two factors, as n may be one more than the largest exponent. `shifted` is n
     /// plus [`ROUND_MAGIC`].
     fn times_power_of_two(self, shifted: Self) -> Self;
+
+    /// 2^(n - 127), where n is the lowest eight bits.
+    fn low_bits_as_exponent(self) -> Self;
+    /// The nearest bf16, ties to even, of numbers that are not NaN.
+    fn rounded_to_bf16(self) -> Self;
 
     /// One query over one page, in a function of its own: inlined wherever it is needed, it would
     /// cost the compiler a copy of the kernel each time.
@@ -84,6 +91,7 @@ pub trait SplitPairs: Register {
 
 impl Register for [f32; LANES] {
     const QUERIES: usize = 1;
+    const SUMS: usize = 2;
 
     #[inline(never)]
     fn attend_page<T: KvElement>(step: &PageStep<T, 1>, softmax: &mut Softmax, out: &mut [f32]) {
@@ -166,6 +174,20 @@ impl Register for [f32; LANES] {
     fn times_power_of_two(self, shifted: Self) -> Self {
         std::array::from_fn(|i| float::times_power_of_two(self[i], shifted[i]))
     }
+
+    #[inline(always)]
+    fn low_bits_as_exponent(self) -> Self {
+        self.map(|value| f32::from_bits(value.to_bits() << 23))
+    }
+
+    #[inline(always)]
+    fn rounded_to_bf16(self) -> Self {
+        self.map(|value| {
+            let bits = value.to_bits();
+            let rounded = bits.wrapping_add(0x7fff + (bits >> 16 & 1));
+            f32::from_bits(rounded & 0xffff_0000)
+        })
+    }
 }
 
 impl SplitPairs for [f32; LANES] {
@@ -231,6 +253,7 @@ mod x86 {
 
     impl Register for Avx512 {
         const QUERIES: usize = MAX_QUERIES;
+        const SUMS: usize = 4;
 
         #[inline(always)]
         fn attend_page<T: KvElement>(
@@ -336,6 +359,26 @@ mod x86 {
         }
 
         #[inline(always)]
+        fn low_bits_as_exponent(self) -> Self {
+            Self(unsafe {
+                let bits = _mm512_castps_si512(self.0);
+                _mm512_castsi512_ps(_mm512_slli_epi32::<23>(bits))
+            })
+        }
+
+        #[inline(always)]
+        fn rounded_to_bf16(self) -> Self {
+            Self(unsafe {
+                let bits = _mm512_castps_si512(self.0);
+                let odd = _mm512_and_si512(_mm512_srli_epi32::<16>(bits), _mm512_set1_epi32(1));
+                let half = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7fff));
+                let upper = _mm512_set1_epi32(0xffff_0000_u32 as i32);
+                let rounded = _mm512_and_si512(_mm512_add_epi32(bits, half), upper);
+                _mm512_castsi512_ps(rounded)
+            })
+        }
+
+        #[inline(always)]
         fn fold(self) -> f32 {
             fold!(halves(self), _mm256_add_ps, _mm_add_ps)
         }
@@ -351,6 +394,7 @@ mod x86 {
 
     impl Register for Avx2 {
         const QUERIES: usize = 2;
+        const SUMS: usize = 2;
 
         #[inline(always)]
         fn attend_page<T: KvElement>(
@@ -455,6 +499,16 @@ mod x86 {
         }
 
         #[inline(always)]
+        fn low_bits_as_exponent(self) -> Self {
+            on_halves!(low_bits_as_exponent, self)
+        }
+
+        #[inline(always)]
+        fn rounded_to_bf16(self) -> Self {
+            on_halves!(rounded_to_bf16, self)
+        }
+
+        #[inline(always)]
         fn fold(self) -> f32 {
             fold!(self.0, _mm256_add_ps, _mm_add_ps)
         }
@@ -516,6 +570,22 @@ mod x86 {
             let magnitudes = _mm256_and_si256(numbers, _mm256_set1_epi16(0x7fff));
             let normal = _mm256_cmpgt_epi16(magnitudes, _mm256_set1_epi16(0x7f));
             _mm256_and_si256(numbers, normal)
+        }
+    }
+
+    #[inline(always)]
+    unsafe fn low_bits_as_exponent(values: __m256) -> __m256 {
+        unsafe { _mm256_castsi256_ps(_mm256_slli_epi32::<23>(_mm256_castps_si256(values))) }
+    }
+
+    #[inline(always)]
+    unsafe fn rounded_to_bf16(values: __m256) -> __m256 {
+        unsafe {
+            let bits = _mm256_castps_si256(values);
+            let odd = _mm256_and_si256(_mm256_srli_epi32::<16>(bits), _mm256_set1_epi32(1));
+            let half = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7fff));
+            let upper = _mm256_set1_epi32(0xffff_0000_u32 as i32);
+            _mm256_castsi256_ps(_mm256_and_si256(_mm256_add_epi32(bits, half), upper))
         }
     }
 

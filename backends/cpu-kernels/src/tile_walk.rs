@@ -6,6 +6,7 @@
 //! inlined into a function that enables its target features.
 
 use std::arch::asm;
+use std::mem::MaybeUninit;
 use std::ops::Range;
 
 use super::tile::{Codes, Element, SubScales, TileFormat};
@@ -250,10 +251,18 @@ unsafe fn tokens<const T: usize, const N: usize, R, U, P, const SPLIT: bool, con
     let mut left_in_run = 0;
     // SAFETY: `check` has matched the tiles' lengths with their form, so that every run has its
     // elements and every block its codes and sub-scales; it gave every token its columns, and the
-    // caller promises writable values for every token.
+    // caller promises writable values for every token. The totals that are read were written.
     unsafe {
         let mut at = tiles.each_ref().map(|tile| tile.bytes.as_ptr());
-        let mut totals = [[[R::zero(); T]; MAX_SLICES]; N];
+        // Clearing what no token or slice uses would take longer than a few blocks' products.
+        let mut totals = [[[MaybeUninit::<R::Floats>::uninit(); T]; MAX_SLICES]; N];
+        for totals in totals.iter_mut().take(count) {
+            for totals in totals.iter_mut().take(R::SLICES) {
+                for total in totals {
+                    *total = MaybeUninit::new(R::zero());
+                }
+            }
+        }
         let mut elements = [[[R::zero(); 2]; T]; MAX_SLICES];
         for block in 0..input.cols / GROUP {
             if left_in_run == 0 {
@@ -303,7 +312,7 @@ unsafe fn tokens<const T: usize, const N: usize, R, U, P, const SPLIT: bool, con
                     let scale = group.scale;
                     for (t, weights) in [&first, &second].into_iter().enumerate().take(T) {
                         let [scales, later_scales] = weights.scales;
-                        let mut total = totals[slice][t];
+                        let mut total = totals[slice][t].assume_init();
                         if SPLIT {
                             total = R::add_dots(total, dots[t], scales, scale);
                             total = R::add_dots(total, later_dots[t], later_scales, scale);
@@ -314,7 +323,7 @@ unsafe fn tokens<const T: usize, const N: usize, R, U, P, const SPLIT: bool, con
                         if MINS {
                             total = R::add_mins(total, weights.mins, group.scaled_sum);
                         }
-                        totals[slice][t] = total;
+                        totals[slice][t] = MaybeUninit::new(total);
                     }
                 }
             }
@@ -327,7 +336,7 @@ unsafe fn tokens<const T: usize, const N: usize, R, U, P, const SPLIT: bool, con
             let out = out.add((range.start + n) * stride);
             for (slice, totals) in totals.iter().enumerate().take(R::SLICES) {
                 for (t, total) in totals.iter().enumerate() {
-                    R::store(out.add(t * TILE_ROWS + slice * rows), *total);
+                    R::store(out.add(t * TILE_ROWS + slice * rows), total.assume_init());
                 }
             }
         }

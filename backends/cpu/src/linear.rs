@@ -133,6 +133,14 @@ impl Linear {
         self.weights.rows()
     }
 
+    /// Whether its products round activations.
+    pub fn rounds(&self) -> bool {
+        match &*self.weights {
+            LinearWeights::Packed(_) => true,
+            LinearWeights::Plain(plain) => plain.reads_bf16(),
+        }
+    }
+
     fn tiles(&self) -> usize {
         self.rows().div_ceil(TILE_ROWS)
     }

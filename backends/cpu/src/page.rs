@@ -91,12 +91,6 @@ fn code_format(format: KvElementFormat) -> Option<CodeFormat> {
 }
 
 impl LayerLayout {
-    /// Of `f32` heads on their own, which are not a model's layer. `value_dim` may be larger than
-    /// that of the values, whose place is filled up with zeros.
-    pub fn for_heads(heads: usize, key_dim: usize, value_dim: usize) -> Self {
-        Self::of_floats((heads, key_dim, value_dim))
-    }
-
     /// A value without channels is a part of the key.
     fn of_floats((kv_heads, key_dim, value_dim): (usize, usize, usize)) -> Self {
         Self {
@@ -223,24 +217,8 @@ impl LayerLayout {
         keys: &[f32],
         values: &[f32],
     ) {
-        // SAFETY: as the caller promises.
-        unsafe { self.write_unpadded(page, slot, (keys, values), self.head.value_dim) };
-    }
-
-    /// The same for values of `value_len` at the beginnings of their places.
-    ///
-    /// # Safety
-    /// The page must be allocated, and no other thread may access the slot.
-    #[inline]
-    pub unsafe fn write_unpadded<T: KvElement>(
-        &self,
-        page: PagePtr<T>,
-        slot: usize,
-        (keys, values): (&[f32], &[f32]),
-        value_len: usize,
-    ) {
         let heads = keys.chunks_exact(self.head.key_dim);
-        let heads = heads.zip(values.chunks_exact(value_len));
+        let heads = heads.zip(values.chunks_exact(self.head.value_dim));
         for (head, (key, value)) in heads.enumerate() {
             // SAFETY: as the caller promises.
             unsafe { T::write_head(page, &self.head_layout(head), slot, key, value) };

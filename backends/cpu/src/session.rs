@@ -348,10 +348,7 @@ impl<T: KvElement> Session for CpuSession<T> {
         }
         let layout = MediaLayout::new(&self.spec, media, inputs.max_patches)?;
         let handle = self.sequences.add_media(layout)?;
-        let mut compute = Compute {
-            kernels: self.kernels,
-            pool: &mut self.pool,
-        };
+        let mut compute = Compute::new(self.kernels, &mut self.pool);
         let values = match (media, &self.model.tower) {
             (Media::Embeddings(values), _) => values.clone(),
             (media, Some(tower)) => tower.encode(&mut compute, media),

@@ -41,7 +41,7 @@ pub use error::ChatError;
 pub use loquat_media::{MediaError, Raster};
 pub use lower::{BoundaryTokens, LoweredChat, render};
 pub use media::{Detail, Image, Video};
-pub use media_prompt::{MediaReader, MediaRoom};
+pub use media_prompt::{MEDIA_MARKER, MediaReader, MediaRoom};
 pub use message::{ContentPart, Message, MessageContent, Role, ToolCall};
 pub use reply::{Reply, ReplyEvent, ReplyParser};
 pub use request::{ChatRequest, Effort, ReplyOpening, Thinking};

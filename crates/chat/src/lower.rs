@@ -3,21 +3,21 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
-use loquat_engine::{GenerateRequest, PromptMedia, join_spans};
+use loquat_engine::{GenerateRequest, PromptMedia, PromptSpan, join_spans};
 use loquat_text::format::{CallFormat, HERMES, OutputFormat, ParseOptions, ToolSignature};
-use loquat_text::{ChatInput, ChatTemplate, Tokenizer};
+use loquat_text::{ChatInput, ChatTemplate, Special, Tokenizer};
 use serde_json::{Map, Value};
 
 use crate::context::ChatContext;
-use crate::media_prompt::{MediaMarkers, MessageMedia, check_roles, message_media};
+use crate::media_prompt::{MediaMarkers, MessageMedia, check_roles, message_media, raw_media};
 use crate::prompt::Quoters;
 use crate::quote::RenderedPrompt;
 use crate::reasoning_gate::ReplyStart;
 use crate::reply_rules::ReplyRules;
 use crate::template_traits::TemplateTraits;
 use crate::{
-    ChatError, ChatRequest, Effort, MediaReader, Message, ReplyOpening, ReplyParser, Role, Tool,
-    ToolChoice, continuation, later_system, plain_tools, prompt, thinking,
+    ChatError, ChatRequest, ContentPart, Effort, MediaReader, Message, ReplyOpening, ReplyParser,
+    Role, Tool, ToolChoice, continuation, later_system, plain_tools, prompt, thinking,
 };
 
 /// A chat request lowered for the engine, and the parser of its reply.
@@ -179,6 +179,35 @@ impl ChatContext {
             }
             None => Ok((prompt.encode(encoder)?, Vec::new())),
         }
+    }
+
+    /// The prompt of a text without a template. Its media stand at [`MEDIA_MARKER`](crate::MEDIA_MARKER)s,
+    /// as many as there are `parts`. Special tokens in the text are recognised, and bounds are added.
+    pub fn encode_raw(
+        &self,
+        text: &str,
+        parts: &[ContentPart],
+        encoder: &Tokenizer,
+        is_unwanted: &dyn Fn() -> bool,
+    ) -> Result<(Vec<u32>, Vec<PromptMedia>), ChatError> {
+        let media = raw_media(parts);
+        if let (Some(first), Some(why)) = (media.first(), self.media_refusal()) {
+            return Err(first.unsupported(why));
+        }
+        let Some(reader) = self.media_reader().filter(|_| !media.is_empty()) else {
+            return Ok((encoder.encode(text, Special::PROMPT)?, Vec::new()));
+        };
+        let mut spans = reader.raw_spans(text, &media, encoder, is_unwanted)?;
+        // Some processors add the bounds themselves, after the media.
+        let start = encoder.encode("", Special::PROMPT)?;
+        let starts_so = match spans.first() {
+            Some(PromptSpan::Tokens(tokens)) => tokens.starts_with(&start),
+            _ => false,
+        };
+        if !starts_so && !reader.frames_text() {
+            spans.insert(0, PromptSpan::Tokens(start));
+        }
+        Ok(join_spans(spans))
     }
 
     fn write_prompt(&self, request: &ChatRequest, reply: bool) -> Result<WrittenPrompt, ChatError> {

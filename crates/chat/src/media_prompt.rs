@@ -75,6 +75,24 @@ pub(crate) fn message_media(messages: &[Message]) -> Vec<MessageMedia<'_>> {
     media.collect()
 }
 
+/// Stands for an image or a video in a [raw prompt](crate::ChatContext::encode_raw), as in
+/// llama.cpp.
+pub const MEDIA_MARKER: &str = "<__media__>";
+
+/// The media of a prompt without messages, in order.
+pub(crate) fn raw_media(parts: &[ContentPart]) -> Vec<MessageMedia<'_>> {
+    let media = parts.iter().enumerate().filter_map(|(at, part)| {
+        let field = match part {
+            ContentPart::Image(image) => &image.field,
+            ContentPart::Video(video) => &video.field,
+            ContentPart::Text(_) => return None,
+        };
+        let field = field.clone().unwrap_or_else(|| format!("media[{at}]"));
+        Some(MessageMedia { field, part })
+    });
+    media.collect()
+}
+
 impl MessageMedia<'_> {
     pub fn unsupported(&self, why: impl Into<String>) -> ChatError {
         let kind = match self.part {
@@ -210,6 +228,30 @@ impl MediaReader {
             }
         }
         Ok(spans)
+    }
+
+    /// The same for a text whose media stand at [`MEDIA_MARKER`]s.
+    pub(crate) fn raw_spans(
+        &self,
+        text: &str,
+        media: &[MessageMedia<'_>],
+        encoder: &Tokenizer,
+        is_unwanted: &dyn Fn() -> bool,
+    ) -> Result<Spans, ChatError> {
+        let rules = &self.processor.prompt;
+        let mut written = String::with_capacity(text.len());
+        let mut rest = media.iter();
+        for (index, part) in text.split(MEDIA_MARKER).enumerate() {
+            if index > 0 {
+                written.push_str(match rest.next() {
+                    Some(media) if media.is_video() => self.markers().video,
+                    Some(_) => &rules.untemplated_image,
+                    None => MEDIA_MARKER,
+                });
+            }
+            written.push_str(part);
+        }
+        self.spans(&RenderedPrompt::new(written), media, encoder, is_unwanted)
     }
 
     /// The prompt's tokens, with the model's own placeholders at positions of media, which are not

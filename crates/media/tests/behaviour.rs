@@ -6,5 +6,7 @@ mod animations;
 mod configs;
 #[path = "behaviour/decoding.rs"]
 mod decoding;
+#[path = "behaviour/ffmpeg.rs"]
+mod ffmpeg;
 #[path = "behaviour/goldens.rs"]
 mod goldens;

@@ -54,16 +54,29 @@ pub async fn run_chat<T: Send + 'static>(
     let bytes = chat_bytes(&request);
     lease.check_text(bytes)?;
     let chat = lease.chat_context().clone();
-    if has_media(&request) {
+    run_media(has_media(&request), bytes, move |stop| {
+        Ok(work(&chat, request, stop)?)
+    })
+    .await
+}
+
+/// The same for a text that may have media, which few requests decode at once.
+pub async fn run_media<T: Send + 'static>(
+    has_media: bool,
+    bytes: usize,
+    lower: impl FnOnce(&StopFlag) -> Result<T, ApiError> + Send + 'static,
+) -> Result<T, ApiError> {
+    let permit = if has_media {
         let permit = MEDIA_BUDGET.acquire().await;
-        let permit = permit.map_err(|error| ApiError::internal(&error))?;
-        return run_text(bytes, move |stop| {
-            let _permit = permit;
-            Ok(work(&chat, request, stop)?)
-        })
-        .await;
-    }
-    run_text(bytes, move |stop| Ok(work(&chat, request, stop)?)).await
+        Some(permit.map_err(|error| ApiError::internal(&error))?)
+    } else {
+        None
+    };
+    run_text(bytes, move |stop| {
+        let _permit = permit;
+        lower(stop)
+    })
+    .await
 }
 
 async fn text_permit(bytes: usize) -> Result<Option<SemaphorePermit<'static>>, ApiError> {

@@ -214,7 +214,7 @@ fn tensor(name: &str, slot: &Slot, members: usize, seed: u64) -> RawTensor {
 }
 
 /// Pictures of two sizes if the tower takes several, and a video if it takes one.
-fn media(spec: &loquat_spec::ModelSpec) -> Vec<Media> {
+pub fn media(spec: &loquat_spec::ModelSpec) -> Vec<Media> {
     let vision = spec.vision.as_ref().expect("a tower");
     let view = |frames: usize, rows: usize, cols: usize, seed: u64| {
         let mut random = SplitMix64::new(seed);

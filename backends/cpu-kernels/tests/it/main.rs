@@ -7,6 +7,7 @@
 )]
 
 mod attention;
+mod dense;
 mod kv_codes;
 mod low_rank;
 mod plain;

@@ -1,18 +1,16 @@
 //! Attention between patches of a frame, or of a window of it.
 
 use std::cell::RefCell;
-use std::ops::Range;
 
 use loquat_cpu_kernels::{
-    AttendArgs, AttendQuery, HeadPages, Kernels, KvElement, LANES, MAX_QUERIES, PAGE, PagePtr,
-    piece_len, pieces,
+    DENSE_QUERIES, DENSE_TILE, DenseArgs, DenseLayout, DenseProducts, DenseScratch, LANES,
 };
-use loquat_session::tower::TowerBatch;
+use loquat_session::tower::{BATCH_PATCHES, TowerBatch};
+use loquat_spec::VisionSpec;
 
 use super::rope::Angles;
-use super::{Compute, Tower, TowerLayer, add_branch, apply};
+use super::{Compute, Tower, TowerLayer, add_branch, apply, run_together};
 use crate::linear::for_tokens;
-use crate::page::LayerLayout;
 use crate::shared::SharedMut;
 
 impl Tower {
@@ -24,14 +22,14 @@ impl Tower {
         (index, batch, angles): (usize, &TowerBatch, Option<&Angles>),
     ) {
         let (block, hidden) = (&self.spec.block, self.spec.hidden_size);
-        let mut input = x.to_vec();
+        let mut input = compute.buffers.copy(x);
         apply(compute, &layer.attention_norm, &mut input, hidden);
         let width = block.heads * block.head_dim;
-        let [mut query, mut key, mut value] = [(); 3].map(|()| vec![0.0; batch.tokens * width]);
-        let outputs = [&mut query, &mut key, &mut value];
-        for (matrix, out) in layer.qkv.iter().zip(outputs) {
-            matrix.run(compute, (&input, hidden), out);
-        }
+        let len = batch.tokens * width;
+        let [mut query, mut key, mut value, mut mixed] =
+            [(); 4].map(|()| compute.buffers.take(len));
+        let outs = [&mut query[..], &mut key[..], &mut value[..]];
+        run_together(compute, layer.qkv.each_ref(), (&input, hidden), outs);
         let (kernels, head_dim) = (compute.kernels, block.head_dim);
         for (values, norm, rotated) in [
             (&mut query, &layer.query_norm, true),
@@ -53,166 +51,192 @@ impl Tower {
             });
         }
         let groups = batch.groups(self.spec.layers[index]);
-        let mut mixed = vec![0.0; batch.tokens * width];
-        self.attend(compute, [&query, &key, &value], &groups, &mut mixed);
+        // What belongs to no group mixes nothing.
+        mixed.fill(0.0);
+        let attention = AttentionInput {
+            query: &query,
+            key: &key,
+            value: &value,
+            // As accurate as the products that computed them.
+            rounded: layer.qkv.iter().all(|matrix| matrix.linear.rounds()),
+        };
+        self.attend(compute, attention, &groups, &mut mixed);
         layer.output.run(compute, (&mixed, width), &mut input);
         let norm = layer.attention_post_norm.as_ref();
         let gain = layer.attention_gain.as_deref();
         add_branch(compute, (x, hidden), &mut input, norm, gain);
+        compute.buffers.give([input, query, key, value, mixed]);
     }
 
     /// Each token of a group attends to all of them; writes `[token][head]`.
     fn attend(
         &self,
         compute: &mut Compute<'_>,
-        [query, key, value]: [&[f32]; 3],
+        input: AttentionInput<'_>,
         groups: &[Vec<usize>],
         out: &mut [f32],
     ) {
         let block = &self.spec.block;
         let (heads, head_dim) = (block.heads, block.head_dim);
-        let width = heads * head_dim;
-        let value_dim = head_dim.next_multiple_of(LANES);
-        let layout = LayerLayout::for_heads(heads, head_dim, value_dim);
-        let page_len = layout.page_len();
-        let mut first_page = 0;
-        let mut placed = Vec::with_capacity(groups.len());
-        for group in groups {
-            let count = group.len().div_ceil(PAGE);
-            placed.push(first_page..first_page + count);
-            first_page += count;
-        }
-        let mut memory = vec![0.0f32; first_page * page_len];
-        let pages: Vec<PagePtr<f32>> = memory
-            .chunks_exact_mut(page_len.max(1))
-            .map(|page| PagePtr::new(page.as_mut_ptr(), page.len()))
-            .collect();
-        let writes: Vec<(usize, PagePtr<f32>, usize)> = groups
-            .iter()
-            .zip(&placed)
-            .flat_map(|(group, placed)| {
-                let pages = &pages[placed.clone()];
-                let tokens = group.iter().enumerate();
-                tokens.map(|(index, token)| (*token, pages[index / PAGE], index % PAGE))
-            })
-            .collect();
-        for_tokens(compute.pool, writes.len(), 8 * width, &|index| {
-            let (token, page, slot) = writes[index];
-            let row = token * width..(token + 1) * width;
-            // SAFETY: every token has a slot of its own, and reading waits for the pool.
-            unsafe {
-                layout.write_unpadded(page, slot, (&key[row.clone()], &value[row]), head_dim)
-            };
+        let products = if input.rounded {
+            compute.kernels.dense_bf16
+        } else {
+            DenseProducts::Exact
+        };
+        let all = (0..groups.len()).flat_map(|group| (0..heads).map(move |head| (group, head)));
+        let mut spans = all.map(|(group, head)| HeadSpan {
+            tokens: &groups[group],
+            head,
+            at: 0,
+            layout: DenseLayout {
+                products,
+                positions: groups[group].len(),
+                key_dim: head_dim,
+                value_dim: head_dim,
+            },
         });
-        let units = units(groups, heads);
+        let most = input.key.len().max(BATCH_PATCHES * heads * head_dim) / head_dim;
+        let most = most * head_words(head_dim);
+        let mut next = spans.next();
+        let mut memory = std::mem::take(&mut compute.buffers.words);
+        while let Some(first) = next {
+            let mut words = first.layout.words();
+            let mut together = vec![first];
+            next = spans.next();
+            while let Some(span) = next.take_if(|span| words + span.layout.words() <= most) {
+                together.push(HeadSpan { at: words, ..span });
+                words += span.layout.words();
+                next = spans.next();
+            }
+            memory.clear();
+            memory.resize(words, 0);
+            input.store(compute, &self.spec, &together, &mut memory);
+            input.answer(compute, &self.spec, (&together, &memory), out);
+        }
+        compute.buffers.words = memory;
+    }
+}
+
+/// Words of a position's key and value at most.
+pub(super) fn head_words(head_dim: usize) -> usize {
+    head_dim.next_multiple_of(2) + head_dim.next_multiple_of(LANES)
+}
+
+/// What attention reads, `[token][head]` each.
+struct AttentionInput<'a> {
+    query: &'a [f32],
+    key: &'a [f32],
+    value: &'a [f32],
+    /// Numbers are rounded to bf16.
+    rounded: bool,
+}
+
+/// A head of tokens that attend to each other.
+struct HeadSpan<'a> {
+    tokens: &'a [usize],
+    head: usize,
+    /// Where its keys and values are in the memory.
+    at: usize,
+    layout: DenseLayout,
+}
+
+impl AttentionInput<'_> {
+    fn store(
+        &self,
+        compute: &mut Compute<'_>,
+        spec: &VisionSpec,
+        spans: &[HeadSpan<'_>],
+        memory: &mut [u32],
+    ) {
+        let (heads, head_dim) = (spec.block.heads, spec.block.head_dim);
+        let tiles = spans
+            .iter()
+            .flat_map(|span| (0..span.layout.tiles()).map(move |tile| (span, tile)));
+        let tiles: Vec<_> = tiles.collect();
+        let memory = SharedMut::new(memory);
+        for_tokens(
+            compute.pool,
+            tiles.len(),
+            4 * DENSE_TILE * head_dim,
+            &|task| {
+                let (span, tile) = tiles[task];
+                // SAFETY: each tile belongs to one task.
+                let mut parts = span
+                    .layout
+                    .tile(tile)
+                    .map(|range| unsafe { memory.slice(span.at + range.start, range.len()) });
+                let tokens = span.tokens.chunks(DENSE_TILE).nth(tile).unwrap_or_default();
+                for (slot, token) in tokens.iter().enumerate() {
+                    let at = (token * heads + span.head) * head_dim;
+                    let row = at..at + head_dim;
+                    let rows = (&self.key[row.clone()], &self.value[row]);
+                    span.layout
+                        .store(parts.each_mut().map(|part| &mut **part), slot, rows);
+                }
+            },
+        );
+    }
+
+    fn answer(
+        &self,
+        compute: &mut Compute<'_>,
+        spec: &VisionSpec,
+        (spans, memory): (&[HeadSpan<'_>], &[u32]),
+        out: &mut [f32],
+    ) {
+        let (heads, head_dim) = (spec.block.heads, spec.block.head_dim);
+        // Those of one head are consecutive, so that its keys stay in a cache.
+        let units = spans.iter().flat_map(|span| {
+            let blocks = span.tokens.chunks(DENSE_QUERIES);
+            blocks.map(move |tokens| (span, tokens))
+        });
+        let units: Vec<_> = units.collect();
         let kernels = compute.kernels;
+        let kernel = if self.rounded {
+            kernels.attend_dense_bf16
+        } else {
+            kernels.attend_dense
+        };
         let out = SharedMut::new(out);
         compute.pool.run(units.len(), &|unit| {
-            let (group, head, members) = &units[unit];
-            let tokens = &groups[*group][members.clone()];
-            let seen = 0..groups[*group].len();
-            let pages = layout.head(&pages[placed[*group].clone()], *head);
-            let queries = tokens.iter().map(|token| {
-                let at = (token * heads + head) * head_dim;
-                &query[at..at + head_dim]
-            });
-            let queries: Vec<&[f32]> = queries.collect();
-            let block = QueryBlock {
-                scale: block.scale,
-                value_dim,
-                pages,
-                seen,
-            };
-            ANSWERS.with_borrow_mut(|answers| {
-                block.run(kernels, &queries, answers, &mut |index, mixed| {
-                    let at = (tokens[index] * heads + head) * head_dim;
+            let (span, tokens) = units[unit];
+            let of_token = |token: usize| (token * heads + span.head) * head_dim;
+            WORKSPACE.with_borrow_mut(|workspace| {
+                workspace.queries.clear();
+                for token in tokens {
+                    let at = of_token(*token);
+                    let query = &self.query[at..at + head_dim];
+                    workspace.queries.extend_from_slice(query);
+                }
+                let width = span.layout.value_width();
+                workspace.answers.resize(tokens.len() * width, 0.0);
+                let args = DenseArgs {
+                    layout: span.layout,
+                    memory: &memory[span.at..span.at + span.layout.words()],
+                    scale: spec.block.scale,
+                    queries: &workspace.queries,
+                };
+                // SAFETY: the table was chosen for this machine.
+                unsafe { kernel(&args, &mut workspace.scratch, &mut workspace.answers) };
+                let answers = workspace.answers.chunks_exact(width);
+                for (token, answer) in tokens.iter().zip(answers) {
                     // SAFETY: each pair of token and head belongs to one unit.
-                    let out = unsafe { out.slice(at, head_dim) };
-                    out.copy_from_slice(&mixed[..head_dim]);
-                });
+                    let out = unsafe { out.slice(of_token(*token), head_dim) };
+                    out.copy_from_slice(&answer[..head_dim]);
+                }
             });
         });
     }
 }
 
 thread_local! {
-    /// What each query of a block found in each piece.
-    static ANSWERS: RefCell<Vec<f32>> = const { RefCell::new(Vec::new()) };
+    static WORKSPACE: RefCell<Workspace> = RefCell::default();
 }
 
-/// Queries of one head over the same positions.
-struct QueryBlock<'a> {
-    scale: f32,
-    value_dim: usize,
-    pages: HeadPages<'a, f32>,
-    seen: Range<usize>,
-}
-
-impl QueryBlock<'_> {
-    /// Calls `write` with the index and the result of each query. All queries read a piece of the
-    /// positions before the next, so that its keys and values are read from a near cache; the
-    /// results are those of each query alone.
-    fn run(
-        &self,
-        kernels: &Kernels,
-        queries: &[&[f32]],
-        answers: &mut Vec<f32>,
-        write: &mut dyn FnMut(usize, &[f32]),
-    ) {
-        let pieces = pieces(&self.seen);
-        let answer_len = piece_len(self.value_dim);
-        let per_query = pieces.len() * answer_len;
-        answers.resize(queries.len() * per_query + self.value_dim, 0.0);
-        let (answers, joined) = answers.split_at_mut(queries.len() * per_query);
-        for (index, piece) in pieces.enumerate() {
-            let args = AttendArgs {
-                scale: self.scale,
-                softcap: None,
-                value_dim: self.value_dim,
-                pages: self.pages,
-                piece: Some(piece),
-            };
-            let blocks = answers.chunks_mut(MAX_QUERIES * per_query);
-            for (queries, answers) in queries.chunks(MAX_QUERIES).zip(blocks) {
-                let mut few: [AttendQuery<'_>; MAX_QUERIES] = Default::default();
-                let own = answers.chunks_exact_mut(per_query);
-                for ((slot, query), answers) in few.iter_mut().zip(queries).zip(own) {
-                    *slot = AttendQuery {
-                        query,
-                        sink: None,
-                        seen: self.seen.clone(),
-                        out: &mut answers[index * answer_len..(index + 1) * answer_len],
-                    };
-                }
-                // SAFETY: the table was chosen for this machine.
-                unsafe { f32::attend(kernels)(&args, &mut few[..queries.len()]) };
-            }
-        }
-        for (index, answers) in answers.chunks_exact(per_query).enumerate() {
-            // SAFETY: the table was chosen for this machine.
-            unsafe { (kernels.join_pieces)(answers, None, joined) };
-            write(index, joined);
-        }
-    }
-}
-
-/// Queries that share a reading of each piece from a far cache. Their answers to all pieces of a
-/// large picture stay in a near one.
-const BLOCK_QUERIES: usize = 8 * MAX_QUERIES;
-
-/// A group, a head, and some of the group's members.
-type Unit = (usize, usize, Range<usize>);
-
-/// Queries that run together. Those of one head are consecutive, so that its pages stay in cache.
-fn units(groups: &[Vec<usize>], heads: usize) -> Vec<Unit> {
-    let mut units = Vec::new();
-    for (index, group) in groups.iter().enumerate() {
-        for head in 0..heads {
-            for first in (0..group.len()).step_by(BLOCK_QUERIES) {
-                let members = first..(first + BLOCK_QUERIES).min(group.len());
-                units.push((index, head, members));
-            }
-        }
-    }
-    units
+/// What a thread attends with.
+#[derive(Default)]
+struct Workspace {
+    queries: Vec<f32>,
+    answers: Vec<f32>,
+    scratch: DenseScratch,
 }

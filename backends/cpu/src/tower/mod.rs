@@ -5,20 +5,22 @@
 
 mod arrange;
 mod attend;
+mod buffers;
 mod load;
 mod project;
 mod rope;
 
-use loquat_cpu_kernels::{Kernels, LANES};
+use loquat_cpu_kernels::Kernels;
 use loquat_session::media::patches;
 use loquat_session::tower::{BATCH_PATCHES, TowerBatch, batches};
 use loquat_session::{Media, Picture, View};
 use loquat_spec::VisionSpec;
 
-use crate::linear::{Activations, Linear, Product, for_tokens, multiply};
+use crate::linear::{Linear, Product, Products, for_tokens, multiply};
 use crate::model::Norm;
 use crate::pool::Pool;
 use crate::shared::SharedMut;
+use buffers::Buffers;
 use project::LoadedStep;
 
 /// Rows that a matrix reads at a time: bounds their rounded copies.
@@ -76,8 +78,19 @@ struct Clamp {
 
 /// What a tower computes with.
 pub struct Compute<'a> {
-    pub kernels: &'static Kernels,
-    pub pool: &'a mut Pool,
+    kernels: &'static Kernels,
+    pool: &'a mut Pool,
+    buffers: Buffers,
+}
+
+impl<'a> Compute<'a> {
+    pub fn new(kernels: &'static Kernels, pool: &'a mut Pool) -> Self {
+        Self {
+            kernels,
+            pool,
+            buffers: Buffers::default(),
+        }
+    }
 }
 
 impl Tower {
@@ -187,16 +200,16 @@ impl Tower {
         let mlp = &self.spec.block.mlp;
         // In blocks, since the inner values are the widest of all.
         for x in x.chunks_mut(BLOCK_ROWS * hidden) {
-            let mut input = x.to_vec();
+            let mut input = compute.buffers.copy(x);
             apply(compute, &layer.mlp_norm, &mut input, hidden);
             let rows = input.len() / hidden;
-            let mut inner = vec![0.0; rows * mlp.size];
-            let mut up = Vec::new();
+            let mut inner = compute.buffers.take(rows * mlp.size);
+            let gated = if layer.gate.is_some() { inner.len() } else { 0 };
+            let mut up = compute.buffers.take(gated);
             match &layer.gate {
                 Some(gate) => {
-                    gate.run(compute, (&input, hidden), &mut inner);
-                    up = vec![0.0; rows * mlp.size];
-                    layer.up.run(compute, (&input, hidden), &mut up);
+                    let outs = [&mut inner[..], &mut up[..]];
+                    run_together(compute, [gate, &layer.up], (&input, hidden), outs);
                 }
                 None => layer.up.run(compute, (&input, hidden), &mut inner),
             }
@@ -204,6 +217,7 @@ impl Tower {
             layer.down.run(compute, (&inner, mlp.size), &mut input);
             let (norm, gain) = (layer.mlp_post_norm.as_ref(), layer.mlp_gain.as_deref());
             add_branch(compute, (x, hidden), &mut input, norm, gain);
+            compute.buffers.give([input, inner, up]);
         }
     }
 }
@@ -214,15 +228,41 @@ impl Matrix {
         match self.clamp {
             None => run(compute, &self.linear, (input, width), out),
             Some(bounds) => {
-                let mut input = input.to_vec();
+                let mut input = compute.buffers.copy(input);
                 clamp(&mut input, bounds.input);
                 run(compute, &self.linear, (&input, width), out);
+                compute.buffers.give([input]);
             }
         }
+        self.finish(compute, out);
+    }
+
+    /// Everything after the product.
+    fn finish(&self, compute: &mut Compute<'_>, out: &mut [f32]) {
         add_bias(compute, out, self.bias.as_deref());
         if let Some(bounds) = self.clamp {
             clamp(out, bounds.output);
         }
+    }
+}
+
+/// Several matrices of one input, which is rounded once unless each clamps it.
+fn run_together<const N: usize>(
+    compute: &mut Compute<'_>,
+    matrices: [&Matrix; N],
+    (input, width): (&[f32], usize),
+    mut outs: [&mut [f32]; N],
+) {
+    if matrices.iter().any(|matrix| matrix.clamp.is_some()) {
+        for (matrix, out) in matrices.iter().zip(outs) {
+            matrix.run(compute, (input, width), out);
+        }
+        return;
+    }
+    let linears = matrices.map(|matrix| &matrix.linear);
+    multiply_blocks(compute, linears, (input, width), &mut outs);
+    for (matrix, out) in matrices.iter().zip(outs) {
+        matrix.finish(compute, out);
     }
 }
 
@@ -238,22 +278,38 @@ fn clamp(values: &mut [f32], [min, max]: [f32; 2]) {
     }
 }
 
-/// Multiplies rows by a matrix, some at a time.
-fn run(
+/// Multiplies rows by a matrix.
+fn run(compute: &mut Compute<'_>, linear: &Linear, input: (&[f32], usize), out: &mut [f32]) {
+    multiply_blocks(compute, [linear], input, &mut [out]);
+}
+
+/// Multiplies rows by matrices, some rows at a time.
+fn multiply_blocks<const N: usize>(
     compute: &mut Compute<'_>,
-    linear: &Linear,
+    linears: [&Linear; N],
     (input, width): (&[f32], usize),
-    out: &mut [f32],
+    outs: &mut [&mut [f32]; N],
 ) {
-    let mut activations = Activations::default();
-    let outputs = linear.rows();
-    let blocks = input.chunks(BLOCK_ROWS * width);
-    for (input, out) in blocks.zip(out.chunks_mut(BLOCK_ROWS * outputs)) {
-        activations.resize(input.len() / width, width);
+    let Compute {
+        kernels,
+        pool,
+        buffers,
+    } = compute;
+    let activations = &mut buffers.activations;
+    let mut first = 0;
+    for input in input.chunks(BLOCK_ROWS * width) {
+        let rows = input.len() / width;
+        activations.resize(rows, width);
         activations.values.copy_from_slice(input);
-        activations.prepare(compute.kernels, compute.pool, [linear]);
-        let product = Product::new(linear, &activations, out);
-        multiply(compute.kernels, compute.pool, [product]);
+        activations.prepare(kernels, pool, linears);
+        let rounded = &*activations;
+        let products = linears.iter().zip(outs.iter_mut()).map(|(linear, out)| {
+            let outputs = linear.rows();
+            let out = &mut out[first * outputs..(first + rows) * outputs];
+            Product::new(linear, rounded, out)
+        });
+        multiply(kernels, pool, products.collect::<Products<'_>>());
+        first += rows;
     }
 }
 
@@ -337,10 +393,10 @@ fn add_scaled(values: &mut [f32], others: &[f32], scale: f32) {
 pub fn predict_buffer_bytes(spec: &VisionSpec, max_patches: usize) -> u64 {
     let heads = spec.block.heads * spec.block.head_dim;
     let stacked = 1 + spec.deepstack.len();
-    // The stream, a branch's input and output; queries, keys and values, and their pages; the
-    // patches' own values, and rotations.
-    let padded = spec.block.heads * spec.block.head_dim.next_multiple_of(LANES);
-    let per_patch = 4 * spec.hidden_size + 6 * heads + spec.patch.values() + padded;
+    // The stream, a branch's input and output; queries, keys and values, the latter two as they are
+    // multiplied; the patches' own values, and rotations.
+    let stored = spec.block.heads * attend::head_words(spec.block.head_dim);
+    let per_patch = 4 * spec.hidden_size + 5 * heads + spec.patch.values() + stored;
     let widest = spec.projector.sized(spec.hidden_size);
     let widest = widest.iter().map(|(_, _, len)| *len).max().unwrap_or(0);
     let block = BLOCK_ROWS * (4 * spec.block.mlp.size + 4 * spec.hidden_size);

@@ -8,6 +8,7 @@ mod damaged_models;
 mod gguf_round_trip;
 mod hidden_states;
 mod many_threads;
+mod quantized_towers;
 mod recurrent_state;
 #[cfg(target_os = "linux")]
 mod resident_memory;

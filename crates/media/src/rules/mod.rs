@@ -99,6 +99,8 @@ pub struct PromptRules {
     pub class: &'static str,
     /// The placeholder for an image in the prompt that the chat template renders.
     pub image_marker: String,
+    /// What chat templates write for an image: the placeholder, and perhaps tokens around it.
+    pub untemplated_image: String,
     pub image: ImageText,
     pub video: Option<VideoText>,
     pub features: FeatureCount,

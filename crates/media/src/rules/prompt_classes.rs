@@ -29,6 +29,8 @@ pub(crate) struct ProcessorClass {
 }
 
 struct ImageTexts {
+    /// Names of tokens that chat templates write around the marker.
+    around_marker: [&'static str; 2],
     start: &'static str,
     single: &'static str,
     tile: &'static str,
@@ -40,6 +42,7 @@ struct ImageTexts {
 }
 
 const PLAIN: ImageTexts = ImageTexts {
+    around_marker: [""; 2],
     start: "",
     single: "",
     tile: "",
@@ -113,13 +116,18 @@ const IDEFICS_IMAGE: ImageTexts = ImageTexts {
     ..PLAIN
 };
 
+const QWEN_IMAGE: ImageTexts = ImageTexts {
+    around_marker: ["vision_start_token", "vision_end_token"],
+    ..PLAIN
+};
+
 const QWEN2_VL: ProcessorClass = ProcessorClass {
     name: "Qwen2VLProcessor",
     implied_by: &[],
     tokens: QWEN_TOKENS,
     marker: "image_token",
     placeholder: "image_token",
-    image: PLAIN,
+    image: QWEN_IMAGE,
     features: Features::Merged,
     video: Some(VideoTexts {
         marker: "video_token",
@@ -206,7 +214,7 @@ const CLASSES: &[ProcessorClass] = &[
         tokens: QWEN_TOKENS,
         marker: "image_token",
         placeholder: "image_token",
-        image: PLAIN,
+        image: QWEN_IMAGE,
         features: Features::Merged,
         video: Some(VideoTexts {
             marker: "video_token",
@@ -234,7 +242,10 @@ const CLASSES: &[ProcessorClass] = &[
         ],
         marker: "image_token",
         placeholder: "image_token",
-        image: PLAIN,
+        image: ImageTexts {
+            around_marker: ["begin_of_image", "end_of_image"],
+            ..PLAIN
+        },
         features: Features::Merged,
         video: Some(VideoTexts {
             marker: "video_token",
@@ -485,9 +496,12 @@ pub(crate) fn read_prompt_rules(
     let token = |name: &str| tokens.get(name).cloned().unwrap_or_default();
     let template = |text: &str| Template::parse(text, &tokens);
     let texts = &class.image;
+    let [before, after] = texts.around_marker.map(token);
+    let image_marker = token(class.marker);
     Ok(PromptRules {
         class: class.name,
-        image_marker: token(class.marker),
+        untemplated_image: format!("{before}{image_marker}{after}"),
+        image_marker,
         image: ImageText {
             placeholder: token(class.placeholder),
             start: template(texts.start),

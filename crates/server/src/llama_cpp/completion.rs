@@ -33,7 +33,8 @@ pub struct LlamaCompletionRequest {
     /// The model's name or alias. May be omitted if only one model is served.
     pub model: Option<String>,
     /// A text, its tokens and texts in order, or a list of up to 1024 prompts, which are answered by
-    /// a list. Special tokens in a text are parsed.
+    /// a list. Special tokens in a text are parsed. `{"prompt_string": "<__media__> What is this?",
+    /// "multimodal_data": ["…"]}` is a text with images in base64.
     pub prompt: LlamaPrompts,
     /// The longest continuation in tokens; -1 for all that fit, 0 to only evaluate the prompt, so that later
     /// requests find it in the cache. The default is the model's `max_tokens`. One that exceeds the
@@ -99,7 +100,9 @@ pub async fn complete(
     let lease = adapters::apply(&app, &caller, lease, body.value.lora.as_deref()).await?;
     let bytes = body.value.prompt.check_texts(&lease)?;
     let model = lease.clone();
-    let lowered = lowering::run_text(bytes, move |stop| lower(body, &model, stop)).await?;
+    let has_media = body.value.prompt.has_media();
+    let lower = move |stop: &StopFlag| lower(body, &model, stop);
+    let lowered = lowering::run_media(has_media, bytes, lower).await?;
     lowered.respond(&app, &caller, lease, COMPLETION).await
 }
 
@@ -146,9 +149,10 @@ fn lower(
         skip_special: true,
         ..GenerateRequest::default()
     };
-    let prompts = prompt.encode(&tokenizer.interruptible(stop_flag.signal()))?;
+    let prompts = prompt.encode(model.chat_context(), stop_flag)?;
     let prompts = prompts.into_iter().map(|prompt| GenerateRequest {
-        prompt,
+        prompt: prompt.tokens,
+        media: prompt.media,
         constraint: grammar.as_ref().map(Grammar::constraint),
         ..shared.clone()
     });

@@ -1,12 +1,15 @@
 //! `prompt` of `/completion`.
 
+use loquat_chat::{ChatContext, MEDIA_MARKER};
+use loquat_engine::PromptMedia;
 use loquat_text::{Special, Tokenizer};
 use serde::Deserialize;
 use utoipa::ToSchema;
 
 use crate::error::ApiError;
 use crate::field::{Field, FieldPath};
-use crate::lowering::encoding_error;
+use crate::lowering::{StopFlag, encoding_error};
+use crate::media_data;
 use crate::models::Loaded;
 
 const MOST_PROMPTS: usize = 1024;
@@ -39,12 +42,29 @@ pub enum PromptPiece {
     Text(String),
 }
 
-/// A text with media, which are refused.
+/// A text with images. A list of prompts has none.
 #[derive(Debug, Clone, Deserialize, ToSchema)]
 #[serde(deny_unknown_fields)]
 pub struct PromptObject {
+    /// `<__media__>` stands for an image.
     pub prompt_string: String,
+    /// PNG, JPEG, WebP, GIF or BMP files in base64, one for each `<__media__>`.
     pub multimodal_data: Option<Vec<String>>,
+}
+
+/// A prompt as the engine takes it.
+pub struct EncodedPrompt {
+    pub tokens: Vec<u32>,
+    pub media: Vec<PromptMedia>,
+}
+
+impl From<Vec<u32>> for EncodedPrompt {
+    fn from(tokens: Vec<u32>) -> Self {
+        Self {
+            tokens,
+            media: Vec::new(),
+        }
+    }
 }
 
 impl LlamaPrompts {
@@ -78,8 +98,21 @@ impl LlamaPrompts {
         Ok(longest)
     }
 
-    /// The tokens of each prompt.
-    pub fn encode(self, tokenizer: &Tokenizer) -> Result<Vec<Vec<u32>>, ApiError> {
+    /// Whether a prompt has images.
+    pub fn has_media(&self) -> bool {
+        let prompts = match self {
+            Self::One(one) => std::slice::from_ref(one),
+            Self::Many(many) => many,
+        };
+        prompts.iter().any(LlamaPrompt::has_media)
+    }
+
+    /// The tokens and the images of each prompt.
+    pub fn encode(
+        self,
+        chat: &ChatContext,
+        stop: &StopFlag,
+    ) -> Result<Vec<EncodedPrompt>, ApiError> {
         let prompts = self.into_list();
         if prompts.len() > MOST_PROMPTS {
             let count = prompts.len();
@@ -94,7 +127,12 @@ impl LlamaPrompts {
             } else {
                 Field::Prompt.index(index)
             };
-            prompt.encode(&field, tokenizer)
+            if prompt.has_media() && !is_only {
+                let field = field.field(Field::MultimodalData);
+                let reason = "lists of prompts are text only; send a request for each";
+                return Err(ApiError::unsupported(field, reason));
+            }
+            prompt.encode(&field, chat, stop)
         });
         prompts.collect()
     }
@@ -115,21 +153,27 @@ impl LlamaPrompt {
         }
     }
 
-    fn encode(self, field: &FieldPath, tokenizer: &Tokenizer) -> Result<Vec<u32>, ApiError> {
+    fn has_media(&self) -> bool {
+        match self {
+            Self::Object(object) => object.media().next().is_some(),
+            Self::Text(_) | Self::Pieces(_) => false,
+        }
+    }
+
+    fn encode(
+        self,
+        field: &FieldPath,
+        chat: &ChatContext,
+        stop: &StopFlag,
+    ) -> Result<EncodedPrompt, ApiError> {
+        let tokenizer = chat.tokenizer().interruptible(stop.signal());
         let encode = |text: &str, special: Special| {
             let tokens = tokenizer.encode(text, special);
             tokens.map_err(|error| encoding_error(&error))
         };
         let pieces = match self {
-            Self::Text(text) => return encode(&text, Special::PROMPT),
-            Self::Object(object) => {
-                if object.multimodal_data.is_some_and(|data| !data.is_empty()) {
-                    let field = field.clone().field(Field::MultimodalData);
-                    let reason = "raw prompts are text only; send images to `/v1/chat/completions`";
-                    return Err(ApiError::unsupported(field, reason));
-                }
-                return encode(&object.prompt_string, Special::PROMPT);
-            }
+            Self::Text(text) => return Ok(encode(&text, Special::PROMPT)?.into()),
+            Self::Object(object) => return object.encode(field, chat, (&tokenizer, stop)),
             Self::Pieces(pieces) => pieces,
         };
         let mut tokens = Vec::new();
@@ -146,6 +190,39 @@ impl LlamaPrompt {
             let problem = "is empty; it must have at least one token";
             return Err(ApiError::invalid(field.clone(), problem));
         }
-        Ok(tokens)
+        Ok(tokens.into())
+    }
+}
+
+impl PromptObject {
+    fn media(&self) -> impl Iterator<Item = &String> {
+        self.multimodal_data.iter().flatten()
+    }
+
+    fn encode(
+        &self,
+        field: &FieldPath,
+        chat: &ChatContext,
+        (tokenizer, stop): (&Tokenizer, &StopFlag),
+    ) -> Result<EncodedPrompt, ApiError> {
+        let field = field.clone().field(Field::MultimodalData);
+        let (media, markers) = (
+            self.media().count(),
+            self.prompt_string.matches(MEDIA_MARKER).count(),
+        );
+        if media > 0 && media != markers {
+            let problem = format!(
+                "has {media} images, but `prompt_string` has `{MEDIA_MARKER}` {markers} times"
+            );
+            return Err(ApiError::invalid(field, problem));
+        }
+        let images = self.media().enumerate().map(|(index, data)| {
+            let field = field.clone().index(index);
+            Ok(media_data::image_from_base64(field, data, None)?.into())
+        });
+        let images = images.collect::<Result<Vec<_>, ApiError>>()?;
+        let (tokens, media) =
+            chat.encode_raw(&self.prompt_string, &images, tokenizer, &stop.signal())?;
+        Ok(EncodedPrompt { tokens, media })
     }
 }

@@ -205,8 +205,10 @@ async fn several_prompts_are_answered_in_order() {
         );
     }
     let media = json!({ "prompt_string": "a", "multimodal_data": ["aGk="] });
+    let marked = json!({ "prompt_string": "<__media__>", "multimodal_data": ["aGk="] });
     for (prompt, param) in [
         (media.clone(), "prompt.multimodal_data"),
+        (marked, "prompt.multimodal_data[0]"),
         (json!([PROMPT, media]), "prompt[1].multimodal_data"),
         (json!([]), "prompt"),
         (json!([[1], []]), "prompt[1]"),

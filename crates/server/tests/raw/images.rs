@@ -183,6 +183,58 @@ async fn every_dialect_answers_about_images() {
     assert_ne!(answers[0], answers[1]);
 }
 
+/// As llama.cpp takes images: where the text has a marker, without a template.
+#[tokio::test]
+async fn completions_continue_texts_with_images() {
+    let (server, images) = start().await;
+    for name in ["img1_90x61.png", "frame0_90x61.png"] {
+        let data = base64(&images, name);
+        let chat = openai(&format!("data:image/png;base64,{data}"));
+        let expected = ask(&server, "/v1/chat/completions", &chat).await;
+        let prompt = |text: String| json!({ "prompt_string": text, "multimodal_data": [data] });
+        let body = json!({
+            "model": MODEL, "n_predict": 16, "temperature": 0,
+            "prompt": prompt(format!("<__media__>{QUESTION}")),
+        });
+        let answer = ask(&server, "/completion", &body).await;
+        let content = &expected["choices"][0]["message"]["content"];
+        assert_eq!(answer["content"], content.as_str().unwrap_or_default());
+        let tokens = &expected["usage"]["prompt_tokens"];
+        assert_eq!(answer["tokens_evaluated"], *tokens);
+    }
+    let data = base64(&images, "img0_48x48.png");
+    for (text, data, field, problem) in [
+        (
+            "<__media__><__media__>",
+            data.as_str(),
+            "prompt.multimodal_data",
+            "2 times",
+        ),
+        ("none", &data, "prompt.multimodal_data", "0 times"),
+        (
+            "<__media__>",
+            "!",
+            "prompt.multimodal_data[0]",
+            "is not base64",
+        ),
+        (
+            "<__media__>",
+            &data[..data.len() / 8 * 4],
+            "prompt.multimodal_data[0]",
+            "the PNG file",
+        ),
+    ] {
+        let prompt = json!({ "prompt_string": text, "multimodal_data": [data] });
+        let body = json!({ "model": MODEL, "prompt": prompt });
+        let response = post(&server, "/completion", &body).await;
+        assert_eq!(response.status, 400, "{text}: {response:?}");
+        let error = &response.json()["error"];
+        assert_eq!(error["param"], field, "{error}");
+        let message = error["message"].as_str().unwrap_or_default();
+        assert!(message.contains(problem), "{error}");
+    }
+}
+
 #[tokio::test]
 async fn count_tokens_counts_images() {
     let (server, images) = start().await;

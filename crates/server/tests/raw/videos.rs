@@ -63,7 +63,8 @@ async fn unusable_videos_are_refused_by_field() {
             "send the video itself",
         ),
         (&reads, url(&animated_gif(16, 16, 0, 1)), "damaged"),
-        (&reads, url(b"neither"), "ffmpeg"),
+        // By name, whether it is installed or not.
+        (&reads, url(b"neither"), "ffprobe"),
     ] {
         let response = post(server, PATH, &about(json!({ "url": video }))).await;
         assert_eq!(response.status, 400, "{expected}: {response:?}");

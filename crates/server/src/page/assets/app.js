@@ -38,11 +38,12 @@ byId("clear").addEventListener("click", () => {
   composer.put("");
 });
 
-/** Why the chosen model takes no images; undefined if it may. */
-function refusal() {
+/** Why the chosen model takes no images, or no videos; undefined if it may. */
+function refusal(kind) {
   const reads = modalities.get(models.value);
-  if (!reads || reads.includes("image")) return undefined;
-  return `${models.value} reads text only. Choose a model that reads images.`;
+  if (!reads || reads.includes(kind)) return undefined;
+  const only = reads.includes("image") ? "no videos" : "text only";
+  return `${models.value} reads ${only}. Choose a model that reads ${kind}s.`;
 }
 
 async function loadModels() {

@@ -4,8 +4,8 @@ import { byId, icon } from "./dom.js";
 import { startImages } from "./images.js";
 
 /**
- * Connects the form to a chat. `chat()` returns it; it is created later. `refusal()` says why the
- * model takes no images, if it does not.
+ * Connects the form to a chat. `chat()` returns it; it is created later. `refusal(kind)` says why
+ * the model takes no images or videos, if it does not.
  */
 export function startComposer(chat, refusal) {
   const field = byId("question");

@@ -1,6 +1,7 @@
-// Images beside a question: chosen, dropped or pasted, shown as thumbnails until it is sent.
+// Images and videos beside a question: chosen, dropped or pasted, shown as thumbnails until it is
+// sent.
 
-import { announce, byId, el, iconButton } from "./dom.js";
+import { announce, byId, el, icon, iconButton } from "./dom.js";
 
 /** What the server reads, by how a file begins. Its name says nothing. */
 const SIGNATURES = [
@@ -9,25 +10,35 @@ const SIGNATURES = [
   ["image/gif", /^GIF8[79]a/],
   ["image/webp", /^RIFF[^]{4}WEBP/],
   ["image/bmp", /^BM/],
+  ["video/mp4", /^[^]{4}ftyp/],
+  ["video/webm", /^\x1a\x45\xdf\xa3/],
+  ["video/x-msvideo", /^RIFF[^]{4}AVI /],
 ];
-const FORMATS = "PNG, JPEG, WebP, GIF or BMP";
+const FORMATS = "PNG, JPEG, WebP, GIF, BMP, MP4, MOV, WebM, MKV or AVI";
 /** Base64 and a long conversation must fit a request. */
 const MAX_BYTES = 16 * 1024 * 1024;
 
-const DATA_URL = /^data:image\/(png|jpeg|gif|webp|bmp);base64,[A-Za-z0-9+/]+=*$/;
+const DATA_URL =
+  /^data:(image\/(png|jpeg|gif|webp|bmp)|video\/(mp4|webm|x-msvideo));base64,[A-Za-z0-9+/]+=*$/;
 
-/** The images of a stored message. What is not one of ours is left out. */
+/** The images and videos of a stored message. What is not one of ours is left out. */
 export function imagesOf({ images }) {
   const known = Array.isArray(images) ? images : [];
   return known.filter(({ url }) => typeof url === "string" && DATA_URL.test(url));
 }
 
-/** An image as an element, named for its file. */
-export const picture = ({ url, name }) => el("img", { src: url, alt: name, title: name });
+/** What a model has to read for this: `image` or `video`. */
+export const kindOf = ({ video }) => (video === true ? "video" : "image");
+
+/** An image as an element, named for its file. Videos that are no animations have none. */
+export const picture = ({ url, name }) =>
+  url.startsWith("data:image/")
+    ? el("img", { src: url, alt: name, title: name })
+    : el("span", { class: "clip", role: "img", "aria-label": name, title: name }, icon("video"), name);
 
 /**
- * Connects the button, the drop area, pasting and the list of thumbnails. `refusal()` says why the
- * model takes no images, if it does not; `changed` is called after every change.
+ * Connects the button, the drop area, pasting and the list of thumbnails. `refusal(kind)` says why
+ * the model takes no images or videos, if it does not; `changed` is called after every change.
  */
 export function startImages({ refusal, changed }) {
   const list = byId("images");
@@ -41,8 +52,9 @@ export function startImages({ refusal, changed }) {
   let pending = 0;
   let generation = 0;
 
+  const refusals = () => [...new Set(images.map((image) => refusal(kindOf(image))).filter(Boolean))];
   const show = (problems = []) => {
-    const whys = [...problems, ...(images.length && refusal() ? [refusal()] : [])];
+    const whys = [...problems, ...refusals()];
     trouble.hidden = !whys.length;
     trouble.textContent = whys.join(" ");
     list.hidden = !images.length;
@@ -57,14 +69,14 @@ export function startImages({ refusal, changed }) {
     (next ?? field).focus();
   };
   const add = (files) => {
-    const why = refusal();
+    const why = refusal("image");
     if (why) return show([why]);
     const current = generation;
     pending += 1;
     reading = reading.then(async () => {
       const problems = [];
       for (const file of files) {
-        const image = await read(file).catch((error) => void problems.push(error.message));
+        const image = await read(file, refusal).catch((error) => void problems.push(error.message));
         // The conversation may have been cleared meanwhile.
         if (image && current === generation) images.push(image);
       }
@@ -106,7 +118,7 @@ export function startImages({ refusal, changed }) {
   });
 
   return {
-    /** The attached images. */
+    /** The attached images and videos. */
     all: () => images,
     put(next = []) {
       generation += 1;
@@ -116,7 +128,7 @@ export function startImages({ refusal, changed }) {
     /** Shows whether the model, which may have changed, takes the images. */
     check: () => show(),
     /** Whether nothing can be sent: an image is not read yet, or the model takes none. */
-    blocked: () => pending > 0 || (images.length > 0 && Boolean(refusal())),
+    blocked: () => pending > 0 || refusals().length > 0,
   };
 }
 
@@ -125,18 +137,46 @@ function thumbnail(image, remove) {
   return el("li", { class: "thumbnail" }, picture(image), button);
 }
 
-async function read(file) {
+async function read(file, refusal) {
   const name = file.name || "image";
   if (file.size > MAX_BYTES) throw new Error(`${name} is larger than ${MAX_BYTES / 1024 / 1024} MB.`);
-  let head;
+  let bytes;
   try {
-    head = String.fromCharCode(...new Uint8Array(await file.slice(0, 16).arrayBuffer()));
+    bytes = new Uint8Array(await file.arrayBuffer());
   } catch {
     throw new Error(`${name} cannot be read.`);
   }
+  const head = String.fromCharCode(...bytes.subarray(0, 16));
   const [type] = SIGNATURES.find(([, begins]) => begins.test(head)) ?? [];
-  if (!type) throw new Error(`${name} is not an image that models read. Use ${FORMATS}.`);
-  return { name, url: await dataUrl(new Blob([file], { type })) };
+  if (!type) throw new Error(`${name} is not an image or a video that models read. Use ${FORMATS}.`);
+  // A model without videos sees the first frame of an animation.
+  const video = type.startsWith("video/") || (isAnimated(type, bytes) && !refusal("video"));
+  const url = await dataUrl(new Blob([bytes], { type }));
+  return video ? { name, url, video } : { name, url };
+}
+
+function isAnimated(type, bytes) {
+  // The flag of an extended WebP file.
+  if (type === "image/webp") return bytes[12] === 0x56 && bytes[15] === 0x58 && (bytes[20] & 2) !== 0;
+  return type === "image/gif" && gifFrames(bytes) > 1;
+}
+
+/** Counts to two: blocks of a GIF that are images. */
+function gifFrames(bytes) {
+  const table = (flags) => (flags & 0x80 ? 3 * 2 ** ((flags & 7) + 1) : 0);
+  let at = 13 + table(bytes[10]);
+  let frames = 0;
+  while (at < bytes.length && frames < 2) {
+    if (bytes[at] === 0x2c) {
+      frames += 1;
+      at += 11 + table(bytes[at + 9]);
+    } else if (bytes[at] === 0x21) at += 2;
+    else break;
+    // Its data, in parts with their lengths.
+    while (bytes[at]) at += bytes[at] + 1;
+    at += 1;
+  }
+  return frames;
 }
 
 function dataUrl(blob) {

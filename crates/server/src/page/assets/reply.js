@@ -1,7 +1,7 @@
 // A streamed reply: sends the request, and adds each frame to the reply.
 
 import { PageError, call, events } from "./api.js";
-import { imagesOf } from "./images.js";
+import { imagesOf, kindOf } from "./images.js";
 
 /** The messages of a conversation in the format of `/v1/chat/completions`. */
 export function wireMessages(system, messages) {
@@ -22,10 +22,13 @@ function wireMessage(message) {
   return { role, content: content || null, tool_calls: toolCalls };
 }
 
-/** Images come first: models are trained on that order. */
+/** Images and videos come first: models are trained on that order. */
 function wireContent(text, images) {
   if (!images.length) return text;
-  const parts = images.map(({ url }) => ({ type: "image_url", image_url: { url } }));
+  const parts = images.map((image) => {
+    const type = `${kindOf(image)}_url`;
+    return { type, [type]: { url: image.url } };
+  });
   return text ? [...parts, { type: "text", text }] : parts;
 }
 
