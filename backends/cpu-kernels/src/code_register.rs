@@ -5,6 +5,11 @@ use super::kv_codes::{CENTROIDS_2, CENTROIDS_3, CENTROIDS_4, UNIT};
 use super::register::Register;
 use super::{LANES, PAGE};
 
+#[cfg(target_arch = "aarch64")]
+mod neon;
+#[cfg(target_arch = "aarch64")]
+pub(super) use neon::{attend_dotprod, attend_neon};
+
 /// Products of codes with bytes, four neighbours added up.
 pub trait CodeRegister: Register {
     /// The [`UNIT`] codes of a unit, as bytes.

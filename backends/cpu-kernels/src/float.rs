@@ -8,11 +8,11 @@ use super::rotation::{rotate_codes, unrotate_codes};
 use super::tile::ActivationBlock;
 #[cfg(all(target_arch = "x86_64", target_os = "linux"))]
 use super::tile_amx;
-#[cfg(target_arch = "aarch64")]
-use super::tile_neon;
 #[cfg(target_arch = "x86_64")]
 use super::{DenseProducts, dense, plain_avx512, tile_avx2};
 use super::{GROUP, Kernels, LANES, SUM_GROUP};
+#[cfg(target_arch = "aarch64")]
+use super::{code_register, tile_neon};
 
 pub(super) type Lanes = [f32; LANES];
 
@@ -642,16 +642,18 @@ pub const AVX_VNNI: Kernels = Kernels {
     ..avx2::TABLE
 };
 
-/// The portable kernels use NEON already, since every such machine has it.
+/// The portable kernels of floats use NEON already, since every such machine has it.
 #[cfg(target_arch = "aarch64")]
 pub const NEON: Kernels = Kernels {
     name: "neon",
+    attend_codes: code_register::attend_neon,
     tile: tile_neon::tile,
     ..portable::TABLE
 };
 #[cfg(target_arch = "aarch64")]
 pub const NEON_DOTPROD: Kernels = Kernels {
     name: "neon-dotprod",
+    attend_codes: code_register::attend_dotprod,
     tile: tile_neon::tile_dotprod,
-    ..portable::TABLE
+    ..NEON
 };
