@@ -7,6 +7,12 @@ use memmap2::MmapMut;
 
 /// The largest chunk, except for a single larger region.
 const CHUNK: usize = 1 << 30;
+/// A multiple of the system's pages: 4 KiB on most machines, 16 KiB on Apple's, up to 64 KiB on
+/// other ARM servers.
+#[cfg(target_arch = "x86_64")]
+const SYSTEM_PAGE: usize = 4 << 10;
+#[cfg(not(target_arch = "x86_64"))]
+const SYSTEM_PAGE: usize = 64 << 10;
 /// Regions begin at cache lines: no two threads share one, and any element is aligned.
 const ALIGN: usize = 64;
 
@@ -23,7 +29,7 @@ struct Chunk {
     start: *mut u8,
     len: usize,
     /// Owns the memory.
-    _map: MmapMut,
+    map: MmapMut,
 }
 
 // SAFETY: the pointer refers to memory that the chunk owns; regions are disjoint, and each belongs
@@ -76,12 +82,47 @@ impl Chunk {
         Ok(Self {
             start: map.as_mut_ptr(),
             len,
-            _map: map,
+            map,
         })
     }
 }
 
+#[cfg(any(target_os = "linux", target_vendor = "apple"))]
+impl Chunk {
+    /// # Safety
+    /// The range must be whole system pages of this chunk, whose contents nothing reads any more.
+    unsafe fn give_back(&self, start: usize, len: usize) -> bool {
+        #[cfg(target_os = "linux")]
+        let advice = memmap2::UncheckedAdvice::DontNeed;
+        #[cfg(not(target_os = "linux"))]
+        let advice = memmap2::UncheckedAdvice::Free;
+        // SAFETY: as the caller promises.
+        let advised = unsafe { self.map.unchecked_advise_range(advice, start, len) };
+        advised.is_ok()
+    }
+}
+
 impl Region {
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// Gives the region's memory back to the system, except what it shares with its neighbours'
+    /// system pages; its contents are lost. Returns whether the system can do that.
+    pub fn give_back(&mut self) -> bool {
+        #[cfg(any(target_os = "linux", target_vendor = "apple"))]
+        {
+            let size = SYSTEM_PAGE;
+            let start = self.at.next_multiple_of(size);
+            let end = (self.at + self.len) / size * size;
+            // SAFETY: the range is inside the region, whose contents `&mut self` may change. Chunks
+            // begin at system pages.
+            start >= end || unsafe { self.chunk.give_back(start, end - start) }
+        }
+        #[cfg(not(any(target_os = "linux", target_vendor = "apple")))]
+        false
+    }
+
     pub fn bytes(&self) -> &[u8] {
         // SAFETY: inside the chunk, which the region keeps, and changed only through it.
         unsafe { std::slice::from_raw_parts(self.chunk.start.add(self.at), self.len) }

@@ -1,13 +1,16 @@
 //! Keys and values in pages, and recurrent states in buffers. The session's
 //! [`Sequences`](loquat_session::sequences::Sequences) decide which sequence uses which.
 //!
-//! Pages are adjacent in a few large regions, for which the system allocates memory on first write.
+//! Pages of a group are adjacent in a few large regions, for which the system allocates memory on
+//! first write. Pages that are not in use keep it for reuse, unless pages of another group need it:
+//! then it is given back, so that all groups together stay within the budget.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use loquat_cpu_kernels::{KvElement, PAGE, PagePtr};
-use loquat_session::sequences::{CopyOnWrite, SequenceStorage, Slot};
+use loquat_session::sequences::{CopyOnWrite, PageSpan, SequenceStorage, Slot};
 use loquat_session::{KvFormat, MediaId};
 use loquat_spec::ModelSpec;
 
@@ -17,9 +20,12 @@ use crate::recurrent_state::{StateBuffers, StateLayout};
 
 pub struct KvStorage<T: KvElement> {
     layout: PageLayout,
-    /// Allocated when first used, kept for reuse.
-    pages: Vec<Page<T>>,
-    arena: Arena,
+    /// By group.
+    groups: Vec<GroupPages<T>>,
+    /// Bytes of the pages that have memory.
+    backed_bytes: usize,
+    /// What the pages in use may take.
+    capacity_bytes: usize,
     state_layout: StateLayout,
     states: StateBuffers,
     media: BTreeMap<MediaId, Arc<MediaFeatures>>,
@@ -41,10 +47,20 @@ impl MediaFeatures {
     }
 }
 
+/// The pages of a group, allocated when first used.
+struct GroupPages<T> {
+    pages: Vec<Page<T>>,
+    arena: Arena,
+}
+
 struct Page<T> {
     data: PagePtr<T>,
     /// Owns the memory.
-    _region: Region,
+    region: Region,
+    /// No sequence refers to it.
+    is_idle: bool,
+    /// It was written since it was allocated or given back.
+    is_backed: bool,
 }
 
 impl<T: KvElement> SequenceStorage for KvStorage<T> {
@@ -56,22 +72,41 @@ impl<T: KvElement> SequenceStorage for KvStorage<T> {
 
     fn release(&mut self, _sequence: ()) {}
 
-    fn allocate_pages(&mut self, count: usize) -> usize {
-        let len = self.layout.page_len();
-        while self.pages.len() < count
-            && let Ok(mut region) = self.arena.allocate(len * T::BYTES)
+    fn allocate_pages(&mut self, group: usize, count: usize) -> usize {
+        let len = self.layout.page_len(group);
+        let GroupPages { pages, arena } = &mut self.groups[group];
+        while pages.len() < count
+            && let Ok(mut region) = arena.allocate(len * T::BYTES)
         {
             let start = region.bytes_mut().as_mut_ptr();
-            self.pages.push(Page {
+            pages.push(Page {
                 data: PagePtr::new(start.cast(), len),
-                _region: region,
+                region,
+                is_idle: true,
+                is_backed: false,
             });
         }
-        self.pages.len()
+        pages.len()
     }
 
-    fn copy_page(&mut self, from: Slot, to: Slot) {
-        let [from, to] = [from, to].map(|page| self.page(page));
+    fn acquire_page(&mut self, group: usize, page: Slot) {
+        let page = &mut self.groups[group].pages[page.index()];
+        page.is_idle = false;
+        if std::mem::replace(&mut page.is_backed, true) {
+            return;
+        }
+        self.backed_bytes += page.region.len();
+        if self.backed_bytes > self.capacity_bytes {
+            self.give_back_idle();
+        }
+    }
+
+    fn free_page(&mut self, group: usize, page: Slot) {
+        self.groups[group].pages[page.index()].is_idle = true;
+    }
+
+    fn copy_page(&mut self, group: usize, from: Slot, to: Slot) {
+        let [from, to] = [from, to].map(|page| self.page(group, page));
         // SAFETY: both belong to this storage, which `&mut self` borrows exclusively.
         unsafe { to.copy_from(from) };
     }
@@ -86,18 +121,35 @@ impl<T: KvElement> SequenceStorage for KvStorage<T> {
 }
 
 impl<T: KvElement> KvStorage<T> {
-    /// Storage for about `capacity_tokens`.
+    /// Storage for about `capacity_tokens` tokens' worth.
     pub fn new(spec: &ModelSpec, format: &KvFormat, capacity_tokens: usize) -> Self {
         let state_layout = StateLayout::new(spec);
         let layout = PageLayout::new(spec, format);
-        let page_bytes = layout.page_len() * T::BYTES;
+        let token_bytes = layout.kv_groups::<T>().bytes_per_token();
+        let capacity_bytes = capacity_tokens.saturating_mul(token_bytes as usize);
+        let groups = (0..layout.groups()).map(|_| GroupPages {
+            pages: Vec::new(),
+            arena: Arena::new(capacity_bytes),
+        });
         Self {
-            arena: Arena::new((capacity_tokens / PAGE).saturating_mul(page_bytes)),
+            groups: groups.collect(),
+            backed_bytes: 0,
+            capacity_bytes,
             layout,
             states: StateBuffers::new(state_layout.len()),
             state_layout,
-            pages: Vec::new(),
             media: BTreeMap::new(),
+        }
+    }
+
+    /// Gives the memory of all pages that no sequence refers to back to the system.
+    fn give_back_idle(&mut self) {
+        let pages = self.groups.iter_mut().flat_map(|group| &mut group.pages);
+        for page in pages.filter(|page| page.is_idle && page.is_backed) {
+            if page.region.give_back() {
+                page.is_backed = false;
+                self.backed_bytes -= page.region.len();
+            }
         }
     }
 
@@ -117,32 +169,52 @@ impl<T: KvElement> KvStorage<T> {
         self.media.get(&id)
     }
 
-    pub fn page(&self, page: Slot) -> PagePtr<T> {
-        self.pages[page.index()].data
+    pub fn page(&self, group: usize, page: Slot) -> PagePtr<T> {
+        self.groups[group].pages[page.index()].data
     }
 
     pub fn state(&self, state: Slot) -> PagePtr<f32> {
         self.states.data(state)
     }
 
+    /// The positions of a group that a sequence of `len` tokens exports: those in reach of the
+    /// next token.
+    fn exported(&self, group: usize, len: usize) -> Range<usize> {
+        self.layout.reach(group).first_seen(len)..len
+    }
+
     /// Bytes of an exported sequence of `len` tokens.
     pub fn export_len(&self, len: usize) -> Option<usize> {
-        let tokens = len.checked_mul(self.layout.export_len::<T>())?;
-        let state = if len == 0 {
+        // Lengths of damaged exports may have no next position.
+        len.checked_add(1)?;
+        let mut total = if len == 0 {
             0
         } else {
             self.state_layout.len() * 4
         };
-        tokens.checked_add(state)
+        for group in 0..self.layout.groups() {
+            let tokens = self.exported(group, len).len();
+            let bytes = tokens.checked_mul(self.layout.export_len::<T>(group))?;
+            total = bytes.checked_add(total)?;
+        }
+        Some(total)
     }
 
-    /// Appends all tokens' keys and values, token after token, then the recurrent state.
-    pub fn export(&self, len: usize, pages: &[Slot], state: Option<Slot>, out: &mut Vec<u8>) {
-        for position in 0..len {
-            let page = self.page(pages[position / PAGE]);
-            for head in self.layout.heads() {
-                // SAFETY: steps need `&mut self`, so nothing writes during this borrow.
-                unsafe { T::export_head(page, &head, position % PAGE, out) };
+    /// Appends each group's keys and values, token after token, then the recurrent state.
+    pub fn export(
+        &self,
+        len: usize,
+        pages: &[PageSpan<'_>],
+        state: Option<Slot>,
+        out: &mut Vec<u8>,
+    ) {
+        for (group, span) in pages.iter().enumerate() {
+            for position in self.exported(group, len) {
+                let page = self.page(group, span.slots[position / PAGE - span.first]);
+                for head in self.layout.heads(group) {
+                    // SAFETY: steps need `&mut self`, so nothing writes during this borrow.
+                    unsafe { T::export_head(page, &head, position % PAGE, out) };
+                }
             }
         }
         if let Some(state) = state {
@@ -152,24 +224,120 @@ impl<T: KvElement> KvStorage<T> {
         }
     }
 
-    /// Fills a new sequence's pages and state from exported bytes of the right length.
-    pub fn import(&mut self, len: usize, pages: &[Slot], state: Option<Slot>, bytes: &[u8]) {
-        let (mut tokens, state_bytes) = bytes.split_at(len * self.layout.export_len::<T>());
-        for position in 0..len {
-            let page = self.page(pages[position / PAGE]);
-            for head in self.layout.heads() {
-                let (of_head, rest) = tokens.split_at(T::export_len(&head));
-                // SAFETY: the page is this new sequence's own, reached through `&mut self`.
-                unsafe { T::import_head(page, &head, position % PAGE, of_head) };
-                tokens = rest;
+    /// Fills a new sequence's pages, by group, and its state from exported bytes of the right
+    /// length.
+    pub fn import(
+        &mut self,
+        len: usize,
+        pages: &[(usize, Vec<Slot>)],
+        state: Option<Slot>,
+        bytes: &[u8],
+    ) {
+        let mut bytes = bytes;
+        for (group, (first, slots)) in pages.iter().enumerate() {
+            for position in self.exported(group, len) {
+                let page = self.page(group, slots[position / PAGE - first]);
+                for head in self.layout.heads(group) {
+                    let (of_head, rest) = bytes.split_at(T::export_len(&head));
+                    // SAFETY: the page is this new sequence's own, reached through `&mut self`.
+                    unsafe { T::import_head(page, &head, position % PAGE, of_head) };
+                    bytes = rest;
+                }
             }
         }
         if let Some(state) = state {
             // SAFETY: the state is this new sequence's own, reached through `&mut self`.
             let values = unsafe { self.state(state).slice_mut(0, self.state_layout.len()) };
-            for (value, bytes) in values.iter_mut().zip(state_bytes.as_chunks::<4>().0) {
+            for (value, bytes) in values.iter_mut().zip(bytes.as_chunks::<4>().0) {
                 *value = f32::from_le_bytes(*bytes);
             }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use loquat_session::sequences::{MediaRules, SequenceLimits, Sequences};
+    use loquat_session::{AdapterLimits, SequenceId, SessionError};
+    use loquat_testkit::goldens;
+
+    use super::*;
+
+    const CAPACITY: usize = 1000 * PAGE;
+
+    /// Sequences of a model with windows of a few tokens.
+    fn windowed() -> Sequences<KvStorage<f32>> {
+        let source = goldens::source(&goldens::family("gemma3_text")).unwrap();
+        let storage = KvStorage::new(&source.spec, &KvFormat::F32, CAPACITY);
+        assert_eq!(storage.layout.groups(), 2);
+        let limits = SequenceLimits {
+            kv_tokens: CAPACITY,
+            kv_groups: storage.layout.kv_groups::<f32>(),
+            granularity: PAGE,
+            states: 0,
+            max_sequences: 2000,
+            snapshots: None,
+            media: MediaRules::default(),
+            adapters: AdapterLimits::NONE,
+        };
+        Sequences::new(storage, limits)
+    }
+
+    fn import(sequences: &mut Sequences<KvStorage<f32>>, len: usize) -> SequenceId {
+        let header = loquat_session::sequences::SequenceHeader {
+            len,
+            ..Default::default()
+        };
+        let imported = sequences.import(header, |sequences, grant| {
+            for group in 0..2 {
+                let len = sequences.storage().layout.page_len(group);
+                let slots = sequences.pages(grant.sequence, group)?.slots.to_vec();
+                for slot in slots {
+                    let page = sequences.storage().page(group, slot);
+                    // SAFETY: the page is this sequence's own.
+                    unsafe { page.slice_mut(0, len) }.fill(1.0);
+                }
+            }
+            Ok::<_, SessionError>(())
+        });
+        imported.unwrap()
+    }
+
+    /// Pages that sequences wrote and gave up do not keep the memory that other groups need.
+    #[test]
+    fn all_groups_stay_within_the_budget() {
+        let mut sequences = windowed();
+        // Short sequences use pages of both groups equally.
+        let short: Vec<SequenceId> = (0..1000).map(|_| import(&mut sequences, PAGE)).collect();
+        let storage = sequences.storage();
+        assert_eq!(storage.backed_bytes, storage.capacity_bytes);
+        assert_eq!(sequences.available_tokens(), 0);
+        for id in short {
+            sequences.release(id).unwrap();
+        }
+        let windows = sequences.storage().groups[1].pages.len();
+        // A long one needs more pages for all tokens, and few for the windows.
+        let len = 1500 * PAGE;
+        import(&mut sequences, len);
+        let storage = sequences.storage();
+        assert_eq!(storage.groups[0].pages.len(), 1500);
+        assert!(storage.backed_bytes <= storage.capacity_bytes);
+        let backed = storage.groups[1].pages.iter().filter(|page| page.is_backed);
+        assert!(backed.count() < windows);
+        // The system reads memory that it got back as zeros.
+        #[cfg(target_os = "linux")]
+        for page in storage.groups[1]
+            .pages
+            .iter()
+            .filter(|page| !page.is_backed)
+        {
+            let bytes = page.region.bytes();
+            let size = bytes.len();
+            assert!(
+                bytes[size / 2..size / 2 + 4096.min(size / 4)]
+                    .iter()
+                    .all(|byte| *byte == 0)
+            );
         }
     }
 }

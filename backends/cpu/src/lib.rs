@@ -39,8 +39,8 @@ use loquat_session::limits::{Limits, MediaSizes, Sizes};
 use loquat_session::sequences::{SequenceLimits, Sequences};
 use loquat_session::transfer::fingerprint;
 use loquat_session::{
-    Backend, BackendTraits, Device, DeviceKind, KvElementFormat, KvFormat, ModelSource, OpenError,
-    Plan, Precision, Probe, Session, SessionOptions,
+    Backend, BackendTraits, Device, DeviceKind, KvElementFormat, KvFormat, KvGroups, ModelSource,
+    OpenError, Plan, Precision, Probe, Session, SessionOptions,
 };
 use loquat_spec::{Mixer, ModelSpec};
 
@@ -111,7 +111,7 @@ impl CpuBackend {
         };
         let sizes = Sizes {
             device_bytes: machine::memory_bytes(),
-            kv_bytes_per_token: PageLayout::new(spec, &format).token_bytes::<T>() as u64,
+            kv_groups: PageLayout::new(spec, &format).kv_groups::<T>(),
             granularity: PAGE,
             state_bytes: StateLayout::new(spec).bytes(),
             weight_bytes: weights.packed,
@@ -221,6 +221,17 @@ impl Backend for CpuBackend {
             KvElementFormat::Bf16 => self.open::<Bf16Bits>(&source, options, progress),
             _ => self.open::<u8>(&source, options, progress),
         }
+    }
+}
+
+/// What a token's keys and values take in this backend, by the reach of layers.
+pub fn kv_groups(spec: &ModelSpec, format: &KvFormat) -> KvGroups {
+    let layout = PageLayout::new(spec, format);
+    match format.element() {
+        KvElementFormat::F32 => layout.kv_groups::<f32>(),
+        KvElementFormat::F16 => layout.kv_groups::<F16Bits>(),
+        KvElementFormat::Bf16 => layout.kv_groups::<Bf16Bits>(),
+        _ => layout.kv_groups::<u8>(),
     }
 }
 

@@ -1,22 +1,25 @@
-//! The layout of a KV page.
+//! The layout of KV pages: each group of layers has its own.
 
 use loquat_cpu_kernels::{
     CodeFormat, CodeOperand, CodeSpan, HeadCodes, HeadLayout, HeadPages, KvElement, PAGE, PagePtr,
 };
-use loquat_session::{KvElementFormat, KvFormat};
+use loquat_session::{KvElementFormat, KvFormat, KvGroups, LayerGroups, Reach};
 use loquat_spec::{KvSource, Mixer, ModelSpec};
 
-/// Each layer's offsets in a page.
+/// Each layer's offsets in a page of its group.
 #[derive(Clone)]
 pub struct PageLayout {
     /// Layers without their own keys have an empty entry.
     layers: Vec<LayerLayout>,
-    len: usize,
+    groups: LayerGroups,
+    /// Elements of a page, by group.
+    lens: Vec<usize>,
 }
 
 /// One layer's part: for each head its keys and its values.
 #[derive(Clone, Copy, Default)]
 pub struct LayerLayout {
+    group: usize,
     start: usize,
     kv_heads: usize,
     /// Elements of a head.
@@ -27,9 +30,11 @@ pub struct LayerLayout {
 
 impl PageLayout {
     pub fn new(spec: &ModelSpec, format: &KvFormat) -> Self {
+        let groups = LayerGroups::new(spec);
         let mut layout = Self {
             layers: vec![LayerLayout::default(); spec.layers.len()],
-            len: 0,
+            lens: vec![0; groups.count()],
+            groups,
         };
         let stored = spec.mixers().filter_map(|(layer, mixer)| {
             let sizes = match mixer {
@@ -46,9 +51,11 @@ impl PageLayout {
                 [Some(key), Some(value)] => LayerLayout::of_codes(*sizes, [key, value], format),
                 _ => LayerLayout::of_floats(*sizes),
             };
-            layer_layout.start = layout.len;
+            let group = layout.groups.of_layer(*layer);
+            layer_layout.group = group;
+            layer_layout.start = layout.lens[group];
             layout.layers[*layer] = layer_layout;
-            layout.len += layer_layout.page_len();
+            layout.lens[group] += layer_layout.page_len();
         }
         layout
     }
@@ -57,25 +64,36 @@ impl PageLayout {
         self.layers[index]
     }
 
-    /// Elements of a page.
-    pub fn page_len(&self) -> usize {
-        self.len
+    /// How many groups of layers there are.
+    pub fn groups(&self) -> usize {
+        self.lens.len()
     }
 
-    /// Bytes of one token over all layers.
-    pub fn token_bytes<T: KvElement>(&self) -> usize {
-        self.len * T::BYTES / PAGE
+    /// What a group's layers attend to at most.
+    pub fn reach(&self, group: usize) -> Reach {
+        self.groups.reaches()[group]
     }
 
-    /// Every head of every layer.
-    pub fn heads(&self) -> impl Iterator<Item = HeadLayout> {
-        let layers = self.layers.iter();
+    /// Elements of a group's page.
+    pub fn page_len(&self, group: usize) -> usize {
+        self.lens[group]
+    }
+
+    /// Bytes of one token, by group.
+    pub fn kv_groups<T: KvElement>(&self) -> KvGroups {
+        let bytes = |group: usize| (self.lens[group] * T::BYTES / PAGE) as u64;
+        self.groups.with_bytes(bytes)
+    }
+
+    /// Every head of a group's layers.
+    pub fn heads(&self, group: usize) -> impl Iterator<Item = HeadLayout> {
+        let layers = self.layers.iter().filter(move |layer| layer.group == group);
         layers.flat_map(|layer| (0..layer.kv_heads).map(|head| layer.head_layout(head)))
     }
 
-    /// Bytes of one exported token.
-    pub fn export_len<T: KvElement>(&self) -> usize {
-        self.heads().map(|head| T::export_len(&head)).sum()
+    /// Bytes of one exported token in a group.
+    pub fn export_len<T: KvElement>(&self, group: usize) -> usize {
+        self.heads(group).map(|head| T::export_len(&head)).sum()
     }
 }
 
@@ -94,6 +112,7 @@ impl LayerLayout {
     /// A value without channels is a part of the key.
     fn of_floats((kv_heads, key_dim, value_dim): (usize, usize, usize)) -> Self {
         Self {
+            group: 0,
             start: 0,
             kv_heads,
             head_len: (key_dim + value_dim) * PAGE,
@@ -125,6 +144,7 @@ impl LayerLayout {
             dim: value_dim,
         };
         Self {
+            group: 0,
             start: 0,
             kv_heads,
             head_len: value.at + value.page_bytes(),
@@ -145,6 +165,11 @@ impl LayerLayout {
     /// Elements of a page of this layer alone.
     pub fn page_len(&self) -> usize {
         self.kv_heads * self.head_len
+    }
+
+    /// The group whose pages it is in.
+    pub fn group(&self) -> usize {
+        self.group
     }
 
     pub fn kv_heads(&self) -> usize {

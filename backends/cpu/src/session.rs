@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
-use loquat_cpu_kernels::{Kernels, KvElement, PAGE};
+use loquat_cpu_kernels::{Kernels, KvElement, PAGE, PIECE, PagePtr};
 use loquat_session::sequences::{RowGrant, RowStates, Sequences, TokenPlace};
 use loquat_session::transfer::{Envelope, Unsealed, unseal};
 use loquat_session::{
@@ -18,7 +18,7 @@ use crate::adapted::Run;
 use crate::adapter::{Applied, LoadedAdapter};
 use crate::buffers::{Buffer, fit};
 use crate::forward::{
-    Forward, Plan, PlannedFeature, PlannedRow, PlannedState, PlannedToken, Scratch,
+    Forward, PageRun, Plan, PlannedFeature, PlannedRow, PlannedState, PlannedToken, Scratch,
 };
 use crate::kv::{KvStorage, MediaFeatures};
 use crate::model::Model;
@@ -215,11 +215,9 @@ impl<T: KvElement> CpuSession<T> {
             }
         }
         let places = self.sequences.places(grant);
+        self.plan_pages(row.sequence)?;
         let storage = self.sequences.storage();
-        let pages = self.plan.pages.len();
-        let own = self.sequences.pages(row.sequence)?;
-        let own = own.iter().map(|page| storage.page(*page));
-        self.plan.pages.extend(own);
+        let planned_row = self.plan.rows.len();
         for (position, id) in (grant.start..).zip(batch.tokens(row)) {
             let place = places.as_ref().map(|places| places[position - grant.start]);
             let place = place.unwrap_or(TokenPlace {
@@ -232,8 +230,7 @@ impl<T: KvElement> CpuSession<T> {
                 position,
                 rope: place.rope,
                 seen_end: place.seen_end,
-                page: self.plan.pages[pages + position / PAGE],
-                pages: (pages, self.plan.pages.len()),
+                row: planned_row,
                 group,
             });
         }
@@ -256,6 +253,28 @@ impl<T: KvElement> CpuSession<T> {
             state: states.map(|states| planned_state(storage, states, grant.start)),
         });
         Ok(first)
+    }
+
+    /// Plans the pages of a sequence, for each group of layers.
+    fn plan_pages(&mut self, sequence: SequenceId) -> Result<(), SessionError> {
+        let storage = self.sequences.storage();
+        self.plan.groups = storage.layout().groups();
+        for group in 0..self.plan.groups {
+            let span = self.sequences.pages(sequence, group)?;
+            let start = self.plan.pages.len();
+            let left_out = span.first * PAGE / PIECE * PIECE;
+            let out_of_reach = span.first - left_out / PAGE;
+            let freed = PagePtr::new(std::ptr::null_mut(), 0);
+            let pages = span.slots.iter().map(|page| storage.page(group, *page));
+            let plan = &mut self.plan;
+            plan.pages.resize(start + out_of_reach, freed);
+            plan.pages.extend(pages);
+            plan.page_runs.push(PageRun {
+                pages: start..plan.pages.len(),
+                first: left_out,
+            });
+        }
+        Ok(())
     }
 
     fn forward(&mut self) -> (Forward<'_, T>, &mut Buffer<f32>, &mut Buffer<Option<u32>>) {
@@ -417,9 +436,11 @@ impl<T: KvElement> Session for CpuSession<T> {
         let size = storage.export_len(len).unwrap_or(0);
         let header = self.sequences.header(sequence)?;
         let mut envelope = Envelope::new(self.fingerprint, &header, size);
-        let pages = self.sequences.pages(sequence)?;
+        let groups = 0..storage.layout().groups();
+        let pages = groups.map(|group| self.sequences.pages(sequence, group));
+        let pages = pages.collect::<Result<Vec<_>, _>>()?;
         let state = self.sequences.state(sequence)?;
-        storage.export(len, pages, state, envelope.contents());
+        storage.export(len, &pages, state, envelope.contents());
         Ok(envelope.seal())
     }
 
@@ -430,7 +451,14 @@ impl<T: KvElement> Session for CpuSession<T> {
         let Unsealed { header, contents } = unseal(bytes, self.fingerprint, max_context, size)?;
         let len = header.len;
         self.sequences.import(header, |sequences, grant| {
-            let pages = sequences.pages(grant.sequence)?.to_vec();
+            let pages = |group| {
+                let span = sequences.pages(grant.sequence, group)?;
+                Ok((span.first, span.slots.to_vec()))
+            };
+            let groups = 0..sequences.storage().layout().groups();
+            let pages = groups
+                .map(pages)
+                .collect::<Result<Vec<_>, SessionError>>()?;
             let state = grant.states.as_ref().map(|states| states.after);
             sequences.storage_mut().import(len, &pages, state, contents);
             Ok(())

@@ -42,7 +42,7 @@ use loquat_session::limits::{Limits, MediaSizes, Sizes};
 use loquat_session::sequences::SequenceLimits;
 use loquat_session::transfer::fingerprint;
 use loquat_session::{
-    Backend, BackendTraits, ModelSource, OpenError, Plan, Probe, Session, SessionOptions,
+    Backend, BackendTraits, KvGroups, ModelSource, OpenError, Plan, Probe, Session, SessionOptions,
 };
 use loquat_spec::{MediaAttention, Role};
 
@@ -136,7 +136,8 @@ impl MlxBackend {
         );
         let sizes = Sizes {
             device_bytes: Some(device.memory_bytes()),
-            kv_bytes_per_token: layout.token_bytes(dtype) as u64,
+            // Arrays keep all positions, also those behind windows.
+            kv_groups: KvGroups::uniform(layout.token_bytes(dtype) as u64),
             granularity: PAGE,
             state_bytes: layout.state_bytes(dtype) as u64,
             weight_bytes,

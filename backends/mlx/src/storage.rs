@@ -76,7 +76,7 @@ impl SequenceStorage for ArrayStorage {
     }
 
     /// MLX copies shared arrays when they are written.
-    fn copy_page(&mut self, _from: Slot, _to: Slot) {}
+    fn copy_page(&mut self, _group: usize, _from: Slot, _to: Slot) {}
 
     fn allocate_state(&mut self, state: Slot) {
         let count = self.states.len().max(state.index() + 1);

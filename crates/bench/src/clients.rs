@@ -21,7 +21,7 @@ use super::random::{LengthRange, Random};
 use super::report::{Report, Table, number};
 use super::stats::{Spread, median};
 use super::timed_answer::{TimedAnswer, ask_async, greedy, join, millis};
-use super::{Harness, Scenario, kv_tokens, warm_up};
+use super::{Harness, Scenario, warm_up};
 
 /// How often the engine's statistics are sampled.
 const SAMPLING_INTERVAL: Duration = Duration::from_millis(20);
@@ -56,7 +56,7 @@ impl Scenario for Clients {
         let Self { prompt, output, .. } = self;
         let longest = prompt.high.saturating_add(output.high);
         let context = capabilities.max_context;
-        if longest > context || kv_tokens(longest, memory) > memory.kv_capacity {
+        if longest > context || memory.sequence_tokens(longest) > memory.kv_capacity {
             let what = format!("`--prompt-range {prompt}` with `--output-range {output}`");
             return Err(BenchError::does_not_fit(what, context, memory));
         }

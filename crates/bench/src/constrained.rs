@@ -25,7 +25,7 @@ use super::report::{Report, Table, number, rounds_heading};
 use super::stats::{median, median_ratio};
 use super::timed_answer::{TimedAnswer, ask_async};
 use super::workload::overlapping_speed;
-use super::{Harness, Scenario, kv_tokens, warm_up};
+use super::{Harness, Scenario, warm_up};
 
 /// Tokens in the context when decoding starts.
 const PROMPT: usize = 16;
@@ -160,7 +160,7 @@ impl Scenario for Constrained {
             .generated()
             .and_then(|tokens| tokens.checked_add(PROMPT));
         let len = len.filter(|len| *len <= context);
-        let all = len.and_then(|len| kv_tokens(len, memory).checked_mul(self.sequences()));
+        let all = len.and_then(|len| memory.sequence_tokens(len).checked_mul(self.sequences()));
         if all.is_some_and(|all| all <= memory.kv_capacity) {
             Ok(())
         } else {

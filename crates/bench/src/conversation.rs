@@ -10,7 +10,7 @@ use super::random::Random;
 use super::report::{Report, Table, number, rounds_heading};
 use super::stats::median;
 use super::timed_answer::{ask, greedy};
-use super::{Harness, Scenario, kv_tokens, warm_up};
+use super::{Harness, Scenario, warm_up};
 
 pub struct Conversation {
     pub turns: usize,
@@ -72,7 +72,7 @@ impl Scenario for Conversation {
         let context = capabilities.max_context;
         let turn = user_tokens.saturating_add(answer_tokens);
         let whole = turn.saturating_mul(turns);
-        if whole > context || kv_tokens(whole, memory) > memory.kv_capacity {
+        if whole > context || memory.sequence_tokens(whole) > memory.kv_capacity {
             let what = format!("`--turns {turns}` of {user_tokens} + {answer_tokens} tokens");
             return Err(BenchError::does_not_fit(what, context, memory));
         }

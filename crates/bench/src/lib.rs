@@ -111,9 +111,3 @@ fn warm_up(session: Box<dyn Session>) -> Result<Box<dyn Session>, BenchError> {
     ask(&engine, greedy(prompt, tokens))?;
     Ok(engine.into_session()?)
 }
-
-/// Tokens of KV that a sequence of `len` occupies: the backend allocates whole blocks.
-fn kv_tokens(len: usize, memory: &Memory) -> usize {
-    let whole = len.checked_next_multiple_of(memory.kv_granularity.max(1));
-    whole.unwrap_or(usize::MAX)
-}

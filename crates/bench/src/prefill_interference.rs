@@ -17,7 +17,7 @@ use super::random::Random;
 use super::report::{Report, Table, number, rounds_heading};
 use super::stats::{Spread, median};
 use super::timed_answer::{ask, greedy, join, millis, read};
-use super::{Harness, Scenario, kv_tokens, warm_up};
+use super::{Harness, Scenario, warm_up};
 
 /// Prompt length of the running streams.
 const STREAM_PROMPT: usize = 32;
@@ -51,9 +51,16 @@ impl PrefillInterference {
     /// measure.
     fn room(&self, batch: usize, context: usize, memory: &Memory) -> Option<usize> {
         let prompt = self.tokens.checked_add(1).filter(|len| *len <= context)?;
-        let left = memory.kv_capacity.checked_sub(kv_tokens(prompt, memory))? / batch;
-        let whole = left - left % memory.kv_granularity.max(1);
-        let room = whole.min(context).checked_sub(STREAM_PROMPT)?;
+        let left = memory
+            .kv_capacity
+            .checked_sub(memory.sequence_tokens(prompt))?
+            / batch;
+        let stream = Memory {
+            kv_capacity: left,
+            ..*memory
+        };
+        let room = stream.longest_sequence(context);
+        let room = room.checked_sub(STREAM_PROMPT)?;
         let steady = self.steady_tokens.checked_add(SETTLING)?;
         (room > steady).then_some(room)
     }
@@ -511,6 +518,8 @@ fn table(rows: &[Row]) -> String {
 
 #[cfg(test)]
 mod tests {
+    use loquat_session::KvGroups;
+
     use super::*;
 
     fn round() -> Round {
@@ -564,9 +573,11 @@ mod tests {
         let memory = |kv_capacity| Memory {
             weight_bytes: 0,
             kv_bytes_per_token: 1,
+            kv_groups: KvGroups::uniform(1),
             kv_capacity,
             kv_in_use: 0,
             kv_granularity: 16,
+            kv_row_tokens: 16,
             state_bytes: 0,
             states_in_use: 0,
             media_bytes_per_position: 0,

@@ -14,7 +14,6 @@ use futures_util::future::join_all;
 use pollster::block_on;
 
 use super::error::BenchError;
-use super::kv_tokens;
 use super::random::Random;
 use super::timed_answer::{greedy, read};
 
@@ -189,7 +188,7 @@ pub fn check(
             .is_some_and(|tokens| tokens <= context);
         let fits = len
             .filter(|_| fits_context)
-            .and_then(|len| kv_tokens(len, memory).checked_mul(batch))
+            .and_then(|len| memory.sequence_tokens(len).checked_mul(batch))
             .is_some_and(|all| all <= memory.kv_capacity);
         if !fits {
             let what = format!("`{}`", work.name());

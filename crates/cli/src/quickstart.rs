@@ -249,14 +249,16 @@ impl Capacity {
             0..1024 => context,
             _ => context / 1024 * 1024,
         };
-        let sequence = subject.kv_bytes_per_token.saturating_mul(context);
+        let sequence = subject.kv.bytes(context);
         let left = (memory / 100 * COMFORTABLE_PERCENT).saturating_sub(subject.need(0));
         let parallel = left.checked_div(sequence).unwrap_or(MAX_PARALLEL);
         let parallel = parallel.clamp(1, MAX_PARALLEL);
         Self {
             context,
             parallel,
-            bytes: subject.need(context.saturating_mul(parallel)),
+            bytes: subject
+                .need(0)
+                .saturating_add(sequence.saturating_mul(parallel)),
         }
     }
 }

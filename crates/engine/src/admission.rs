@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use loquat_session::{AppliedAdapter, PrefixCopy, SequenceId, SessionError};
 
+use crate::limits::KvProgress;
 use crate::prefix_cache::{Hit, release};
 use crate::queue::QueueCandidate;
 use crate::running::{HeldMedia, Running};
@@ -101,17 +102,25 @@ impl Worker {
     /// Starts a waiting request, or fails it permanently; `false` if it does not fit now.
     fn try_start(&mut self, turn: QueueCandidate, now: Instant) -> bool {
         let sequence = self.queue.get(turn.index);
-        let reservation = self.limits.reservation(sequence.max_len());
+        let max_len = sequence.max_len();
         let hit = self.find_hit(sequence);
         let adapters = sequence.adapters.clone();
-        let shared = hit.map_or(0, |hit| self.limits.whole_runs(hit.len));
+        let promised = |hit: Option<Hit>| {
+            let progress = KvProgress::forked(max_len, hit.map_or(0, |hit| hit.len));
+            self.limits.promised(&progress)
+        };
         let full = self.running.len() >= self.limits.max_running;
-        if full || self.committed(|_| true) + reservation - shared > self.limits.kv_capacity {
+        if full || self.committed(|_| true) + promised(hit) > self.limits.kv_capacity {
             return false;
         }
-        for hit in self.attempts(hit) {
+        let attempts = self.attempts(hit);
+        let attempts: Vec<_> = attempts
+            .into_iter()
+            .map(|hit| (hit, promised(hit)))
+            .collect();
+        for (hit, promised) in attempts {
             match self.start(hit, &adapters) {
-                Ok(id) if self.fits(id, hit, reservation) => {
+                Ok(id) if self.fits(id, promised) => {
                     let error = match self.hold_media(turn, hit) {
                         Ok(media) => {
                             self.run_from((turn, now), (id, hit), media);
@@ -180,12 +189,11 @@ impl Worker {
         }
     }
 
-    /// Whether the capacity holds all running sequences with this one, and their reservations.
-    fn fits(&self, id: SequenceId, hit: Option<Hit>, reservation: usize) -> bool {
+    /// Whether the capacity holds all running sequences with this one, and what they are promised.
+    fn fits(&self, id: SequenceId, promised: usize) -> bool {
         let ids: Vec<SequenceId> = self.running.iter().map(|r| r.id).chain([id]).collect();
         let held = self.session.held(&ids).unwrap_or_default().kv_tokens;
-        let shared = hit.map_or(0, |hit| self.limits.whole_runs(hit.len));
-        held + self.promised() + reservation - shared <= self.limits.kv_capacity
+        held + self.promised() + promised <= self.limits.kv_capacity
     }
 
     fn run_from(
@@ -213,6 +221,8 @@ impl Worker {
             computed: cached,
             reservation: self.limits.reservation(sequence.max_len()),
             shared: cached,
+            forked: cached,
+            row_start: cached,
             urgency: turn.urgency,
             sequence,
             paused: None,
@@ -231,22 +241,39 @@ impl Worker {
         {}
     }
 
+    /// Evicts cached sequences until the next rows have room. A row needs other pages for those of its
+    /// windows that a cached sequence keeps, which no reservation includes.
+    pub(super) fn make_room(&mut self) {
+        if !self.limits.frees_within(self.limits.max_context) {
+            return;
+        }
+        let rows = self.rows.iter();
+        let wanted: usize = rows
+            .map(|row| {
+                self.limits
+                    .row(self.running[row.index].computed, row.tokens)
+            })
+            .sum();
+        while self.session.memory().kv_in_use + wanted > self.limits.kv_capacity
+            && self.cache.evict(&mut *self.session, None)
+        {}
+    }
+
     /// Reserved KV tokens that running sequences have not used yet.
     fn promised(&self) -> usize {
-        let granularity = self.limits.kv_granularity;
-        self.running.iter().map(|r| r.promised(granularity)).sum()
+        let running = self.running.iter();
+        running.map(|r| r.promised(&self.limits)).sum()
     }
 
     /// KV tokens that the running sequences selected by `counts` hold or have reserved.
     fn committed(&self, counts: impl Fn(usize) -> bool) -> usize {
-        let granularity = self.limits.kv_granularity;
         let running = self.running.iter().enumerate();
         let counted: Vec<&Running> = running
             .filter(|(index, _)| counts(*index))
             .map(|(_, running)| running)
             .collect();
         let ids: Vec<SequenceId> = counted.iter().map(|running| running.id).collect();
-        let promised: usize = counted.iter().map(|r| r.promised(granularity)).sum();
+        let promised: usize = counted.iter().map(|r| r.promised(&self.limits)).sum();
         self.session.held(&ids).unwrap_or_default().kv_tokens + promised
     }
 
@@ -322,8 +349,9 @@ impl Worker {
     pub(super) fn snapshot_prefix(&mut self, at: usize) {
         let running = &self.running[at];
         let (source, len) = (running.id, running.computed);
-        let room = self.session.memory().kv_in_use + self.promised() + self.limits.kv_granularity;
-        if room > self.limits.kv_capacity {
+        let max_len = running.sequence.max_len();
+        let needed = self.limits.kv_granularity + self.limits.windows(max_len);
+        if self.session.memory().kv_in_use + self.promised() + needed > self.limits.kv_capacity {
             return;
         }
         // Optional: without room the snapshot is skipped.

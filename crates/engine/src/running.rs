@@ -6,6 +6,7 @@ use loquat_session::{
     Draw, Emit, MediaHandle, SequenceId, SessionError, Span, StepBatch, StepOutput,
 };
 
+use crate::limits::{KvProgress, Limits};
 use crate::sampling::{self, SamplerScratch};
 use crate::sequence::Sequence;
 use crate::{EngineError, PromptMedia};
@@ -20,6 +21,10 @@ pub(crate) struct Running {
     pub reservation: usize,
     /// Length shared with another sequence: the next write may copy a page.
     pub shared: usize,
+    /// Length at which it was forked from another sequence.
+    pub forked: usize,
+    /// Computed tokens before its last row.
+    pub row_start: usize,
     /// Its urgency at admission; only more urgent requests may preempt it.
     pub urgency: i64,
     /// Since when its reader lags.
@@ -69,13 +74,14 @@ impl Running {
     }
 
     /// Reserved KV tokens not used yet.
-    pub fn promised(&self, granularity: usize) -> usize {
-        let held = if self.computed == self.shared {
-            self.computed / granularity * granularity
-        } else {
-            self.computed.next_multiple_of(granularity)
-        };
-        self.reservation.saturating_sub(held)
+    pub fn promised(&self, limits: &Limits) -> usize {
+        limits.promised(&KvProgress {
+            max_len: self.sequence.max_len(),
+            computed: self.computed,
+            shared: self.shared,
+            forked: self.forked,
+            row_start: self.row_start,
+        })
     }
 
     /// Whether logits of every position are needed, not only of the last.
@@ -172,6 +178,7 @@ impl Running {
     ) -> Result<(), EngineError> {
         self.score(row, count, output, scratch)?;
         self.pool(row, count, output)?;
+        self.row_start = self.computed;
         self.computed += count;
         if self.pending() > 0 || self.sequence.max_tokens == 0 {
             return Ok(());

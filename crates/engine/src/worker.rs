@@ -68,7 +68,7 @@ pub(crate) struct Worker {
     /// The engine ends then, or when all requests are done.
     drain_until: Option<Instant>,
     shutdown: bool,
-    rows: Vec<Scheduled>,
+    pub(super) rows: Vec<Scheduled>,
     mix: StepMix,
     batch: StepBatch,
     output: StepOutput,
@@ -289,6 +289,7 @@ impl Worker {
         self.mix = self
             .scheduler
             .fill(&self.running, &mut self.rows, &mut self.batch);
+        self.make_room();
         Ok(encoded || !self.rows.is_empty())
     }
 
@@ -447,6 +448,7 @@ impl Worker {
         if !self.cache.needs_snapshots() || !self.cache.is_on() {
             return;
         }
+        let has_states = self.session.memory().state_bytes > 0;
         for row in 0..self.rows.len() {
             let Scheduled { index, tokens } = self.rows[row];
             let running = &self.running[index];
@@ -454,6 +456,11 @@ impl Worker {
             let began = running.computed.saturating_sub(tokens);
             let is_prompt = began < running.sequence.prompt_len;
             let at_the_end = is_prompt && tokens > 1 && running.pending() == 1;
+            // Without states, a sequence that keeps all its KV can be forked anywhere.
+            let keeps_all = !has_states && !self.limits.frees_within(running.sequence.max_len());
+            if keeps_all {
+                continue;
+            }
             if at_the_end && running.sequence.ending().is_none() {
                 self.snapshot_prefix(index);
             }

@@ -83,7 +83,7 @@ impl Model {
             Some(reader) if capabilities.media.images => {
                 let room = MediaRoom {
                     item: capabilities.media_positions,
-                    prompt: capabilities.max_context.min(session.memory().kv_capacity),
+                    prompt: session.memory().longest_sequence(capabilities.max_context),
                 };
                 chat_context.with_media(reader.clone().with_room(room))
             }
@@ -188,7 +188,7 @@ impl Model {
     pub fn token_limit(&self) -> usize {
         let engine = self.engine();
         let context = engine.capabilities().max_context;
-        context.min(engine.memory().kv_capacity)
+        engine.memory().longest_sequence(context)
     }
 
     /// The length limit of an answer: the requested one or the default, reduced to the room that the

@@ -1,4 +1,4 @@
-use crate::AdapterLimits;
+use crate::{AdapterLimits, KvGroups};
 
 /// What a session can do, so that the engine does not guess by the backend's name.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -58,7 +58,8 @@ pub struct MediaInputs {
 pub enum PrefixCopy {
     /// At any length outside of [indivisible](crate::MediaHandle::divisible) media.
     AnyLength,
-    /// Only at the lengths that `Session::reusable` returns; recurrent models.
+    /// Only at the lengths that `Session::reusable` returns: recurrent models, and models of which
+    /// a part of the KV is [freed](crate::KvGroup::reach).
     AtSnapshots,
     /// Never.
     None,
@@ -69,14 +70,19 @@ pub enum PrefixCopy {
 pub struct Memory {
     /// Bytes of the weights, mapped files included.
     pub weight_bytes: u64,
-    /// Bytes of one token's keys and values in all layers.
+    /// Bytes of one token's keys and values in all layers: a token's worth of KV.
     pub kv_bytes_per_token: u64,
-    /// Tokens that fit over all sequences.
+    /// The same by the reach of layers: sequences hold less than a token's worth for tokens that
+    /// some layers do not reach any more.
+    pub kv_groups: KvGroups,
+    /// Tokens' worth of KV that fit over all sequences.
     pub kv_capacity: usize,
-    /// Tokens' worth of KV that sequences hold now; what they share counts once.
+    /// Tokens' worth of KV that sequences hold now, rounded up; what they share counts once.
     pub kv_in_use: usize,
     /// Tokens of a KV page: a sequence of one token uses this much.
     pub kv_granularity: usize,
+    /// Tokens of the longest row. A sequence holds this much more than the reach of its layers.
+    pub kv_row_tokens: usize,
     /// Bytes of one recurrent state; 0 without recurrent layers. A sequence holds one besides its
     /// KV, and one for each snapshot.
     pub state_bytes: u64,
@@ -96,10 +102,26 @@ pub struct Memory {
     pub adapters_loaded: usize,
 }
 
+impl Memory {
+    /// Tokens' worth of KV that a sequence of `len` tokens uses at most.
+    pub fn sequence_tokens(&self, len: usize) -> usize {
+        let granularity = self.kv_granularity.max(1);
+        let groups = &self.kv_groups;
+        groups.sequence_tokens(len, self.kv_row_tokens, granularity)
+    }
+
+    /// The longest sequence up to `at_most` tokens for which there is room if it is alone.
+    pub fn longest_sequence(&self, at_most: usize) -> usize {
+        let granularity = self.kv_granularity.max(1);
+        let (groups, row_tokens) = (&self.kv_groups, self.kv_row_tokens);
+        groups.longest_sequence(self.kv_capacity, row_tokens, granularity, at_most)
+    }
+}
+
 /// The memory of some sequences. What they share counts once.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct HeldMemory {
-    /// Tokens' worth of KV, a multiple of [`Memory::kv_granularity`].
+    /// Tokens' worth of KV in whole pages, rounded up.
     pub kv_tokens: usize,
     /// Recurrent states, snapshots among them.
     pub states: usize,

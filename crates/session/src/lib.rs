@@ -15,6 +15,7 @@ pub mod conformance;
 mod draw;
 mod error;
 mod kv_format;
+mod kv_groups;
 pub mod limits;
 pub mod loading;
 pub mod media;
@@ -33,7 +34,8 @@ pub use capabilities::{Capabilities, HeldMemory, MediaInputs, Memory, PrefixCopy
 pub use draw::Draw;
 pub use error::{MemoryBound, OpenError, SessionError};
 pub use kv_format::{KvElementFormat, KvFormat, KvFormatError};
-pub use loquat_spec::Grid;
+pub use kv_groups::{KvGroup, KvGroups, LayerGroups, MAX_KV_GROUPS};
+pub use loquat_spec::{Grid, Reach};
 pub use loquat_weights::AdapterWeights;
 pub use media::{
     Media, MediaHandle, MediaId, MediaLayout, Picture, PositionGrid, Tiling, View, ViewLayout,
@@ -82,7 +84,7 @@ pub trait Session: Send {
     fn len(&self, sequence: SequenceId) -> Result<usize, SessionError>;
 
     /// The longest length up to `at_most` at which the sequence can be forked or truncated now.
-    /// Its own length always can.
+    /// Its own length always can, and the length before its last row until the next one.
     fn reusable(&self, sequence: SequenceId, at_most: usize) -> Result<usize, SessionError>;
 
     /// The memory that the sequences hold together; changes nothing.

@@ -3,7 +3,7 @@
 
 use loquat_spec::{MediaAttention, ModelSpec};
 
-use crate::{AdapterLimits, MemoryBound, MemoryBudget, OpenError, SessionOptions};
+use crate::{AdapterLimits, KvGroups, MemoryBound, MemoryBudget, OpenError, SessionOptions};
 
 /// KV may use a quarter of the device's memory by default, which leaves room for weights and
 /// other programs.
@@ -22,7 +22,7 @@ const MIN_TOKENS: usize = 256;
 pub struct Limits {
     /// Longest sequence.
     pub context: usize,
-    /// A multiple of [`Sizes::granularity`].
+    /// Tokens' worth of KV.
     pub kv_tokens: usize,
     /// Recurrent states, snapshots among them.
     pub states: usize,
@@ -41,8 +41,8 @@ pub struct Limits {
 pub struct Sizes {
     /// The device's memory; `None` if the system does not report it.
     pub device_bytes: Option<u64>,
-    /// Bytes of one token's keys and values in all layers.
-    pub kv_bytes_per_token: u64,
+    /// Bytes of a token's keys and values, by the reach of layers.
+    pub kv_groups: KvGroups,
     /// Tokens of a KV page.
     pub granularity: usize,
     /// Bytes of one recurrent state; 0 without recurrent layers.
@@ -137,11 +137,16 @@ impl Limits {
         positive("max_sequences", options.max_sequences)?;
         positive("max_step_tokens", options.max_step_tokens)?;
         let context = context(longest, options)?;
+        let step_tokens = sizes.media.step_tokens(options.max_step_tokens, context);
         let requested = RequestedKv {
             max_sequences: options.max_sequences,
-            context: sizes.whole_pages(context),
+            context: sizes.tokens_worth(context, (1, step_tokens)),
+            short: sizes.tokens_worth(context.min(MIN_TOKENS), (1, step_tokens)),
             kv_tokens: match options.kv_tokens {
-                Some(tokens) => Some(sizes.whole_pages(positive("kv_tokens", tokens)?)),
+                Some(tokens) => {
+                    let tokens = positive("kv_tokens", tokens)?;
+                    Some(sizes.tokens_worth(tokens, (options.max_sequences, step_tokens)))
+                }
                 None => None,
             },
         };
@@ -158,13 +163,13 @@ impl Limits {
         let kv_tokens = requested.kv_tokens.unwrap_or_else(|| {
             room.kv_tokens(requested.context, max_sequences, state_bytes, sizes)
         });
-        let kv = sizes.kv_bytes_per_token.saturating_mul(kv_tokens as u64);
+        let kv = sizes.kv_bytes(kv_tokens);
         Ok(Self {
             context,
             kv_tokens,
             states,
             max_sequences,
-            step_tokens: sizes.media.step_tokens(options.max_step_tokens, context),
+            step_tokens,
             resident_bytes: fixed.saturating_add(state_bytes).saturating_add(kv),
             sizes: *sizes,
         })
@@ -186,10 +191,25 @@ impl Limits {
 }
 
 impl Sizes {
-    fn whole_pages(&self, tokens: usize) -> usize {
-        tokens
-            .div_ceil(self.granularity)
-            .saturating_mul(self.granularity)
+    /// Tokens' worth of KV for so many tokens in up to so many sequences, whose rows have up to
+    /// `row_tokens`.
+    fn tokens_worth(&self, tokens: usize, (sequences, row_tokens): (usize, usize)) -> usize {
+        let page = self.granularity;
+        let worth = self.kv_groups.tokens_in_pages(page, |group| {
+            let most = group.max_pages(usize::MAX, row_tokens, page);
+            tokens.div_ceil(page).min(most.saturating_mul(sequences))
+        });
+        if worth < tokens {
+            // Each sequence's share is rounded up to whole tokens when it is reserved.
+            worth.saturating_add(sequences)
+        } else {
+            worth
+        }
+    }
+
+    fn kv_bytes(&self, tokens: usize) -> u64 {
+        let bytes = self.kv_groups.bytes_per_token();
+        bytes.saturating_mul(tokens as u64)
     }
 }
 
@@ -210,12 +230,14 @@ fn budget(option: Option<MemoryBudget>, memory: Option<u64>) -> Result<Option<u6
     }
 }
 
-/// The KV that the options request.
+/// The KV that the options request, in tokens' worth.
 struct RequestedKv {
     max_sequences: usize,
-    /// In whole pages.
+    /// For a sequence of the whole context.
     context: usize,
-    /// In whole pages, if the options have a number.
+    /// For a short sequence.
+    short: usize,
+    /// If the options have a number.
     kv_tokens: Option<usize>,
 }
 
@@ -261,9 +283,7 @@ impl Room {
 
     /// Checks that the requested KV fits, or else a short sequence.
     fn check(&self, requested: &RequestedKv, sizes: &Sizes) -> Result<(), OpenError> {
-        let kv = sizes
-            .kv_bytes_per_token
-            .saturating_mul(requested.min_kv() as u64);
+        let kv = sizes.kv_bytes(requested.min_kv());
         let states = sizes.state_bytes.saturating_mul(STATES_PER_SEQUENCE as u64);
         let least = self.fixed.saturating_add(states).saturating_add(kv);
         if least <= self.ceiling {
@@ -286,12 +306,10 @@ impl Room {
         if sizes.state_bytes == 0 {
             return (0, requested.max_sequences);
         }
-        let min_kv = sizes
-            .kv_bytes_per_token
-            .saturating_mul(requested.min_kv() as u64);
+        let min_kv = sizes.kv_bytes(requested.min_kv());
         let spare = self.left().saturating_sub(min_kv);
         let share = match requested.kv_tokens {
-            None if sizes.kv_bytes_per_token > 0 => spare / 2,
+            None if sizes.kv_groups.bytes_per_token() > 0 => spare / 2,
             _ => spare,
         };
         let affordable = saturated(share.min(self.max) / sizes.state_bytes);
@@ -312,7 +330,7 @@ impl Room {
     ) -> usize {
         let left = self.left().saturating_sub(state_bytes).min(self.max);
         // A model without attention stores no keys: any number of tokens is free.
-        let affordable = left.checked_div(sizes.kv_bytes_per_token);
+        let affordable = left.checked_div(sizes.kv_groups.bytes_per_token());
         let affordable = affordable.map_or(usize::MAX, saturated);
         let all = context.saturating_mul(max_sequences);
         let page = sizes.granularity;
@@ -322,8 +340,7 @@ impl Room {
 
 impl RequestedKv {
     fn min_kv(&self) -> usize {
-        let short = self.context.min(MIN_TOKENS);
-        self.kv_tokens.unwrap_or(short)
+        self.kv_tokens.unwrap_or(self.short)
     }
 }
 
@@ -366,7 +383,7 @@ mod tests {
     fn sizes(device_bytes: Option<u64>, kv_bytes_per_token: u64, state_bytes: u64) -> Sizes {
         Sizes {
             device_bytes,
-            kv_bytes_per_token,
+            kv_groups: KvGroups::uniform(kv_bytes_per_token),
             granularity: PAGE,
             state_bytes,
             weight_bytes: 15 * MIB,

@@ -51,7 +51,7 @@ impl Plan {
                 prefix_copy: if whole_prompt {
                     // What a prefix computed depends on the prompt it was part of.
                     PrefixCopy::None
-                } else if spec.is_recurrent() {
+                } else if spec.is_recurrent() || sizes.kv_groups.free_within(limits.context) {
                     PrefixCopy::AtSnapshots
                 } else {
                     PrefixCopy::AnyLength
@@ -71,10 +71,12 @@ impl Plan {
             },
             memory: Memory {
                 weight_bytes: sizes.weight_bytes + sizes.mapped_bytes,
-                kv_bytes_per_token: sizes.kv_bytes_per_token,
+                kv_bytes_per_token: sizes.kv_groups.bytes_per_token(),
+                kv_groups: sizes.kv_groups,
                 kv_capacity: limits.kv_tokens,
                 kv_in_use: 0,
                 kv_granularity: sizes.granularity,
+                kv_row_tokens: limits.step_tokens,
                 state_bytes: sizes.state_bytes,
                 states_in_use: 0,
                 media_bytes_per_position: media.bytes_per_position,

@@ -6,8 +6,9 @@ use loquat_weights::EncodedRow;
 use crate::sequences::{ExportedAdapter, PlacedView, SequenceHeader, SequenceLayout};
 use crate::{AdapterLimits, ModelSource, PositionGrid, SessionError, ViewLayout};
 
-const MAGIC: &[u8; 8] = b"LOQKV\0\0\x04";
-/// Magic, fingerprint, length, checksum; then the adapters and the media, which the checksum covers.
+const MAGIC: &[u8; 8] = b"LOQKV\0\0\x05";
+/// Magic, fingerprint, length, checksum of the length and all that follows: the adapters, the media,
+/// and the backend's bytes.
 const HEADER: usize = 8 + 8 + 8 + 8;
 /// Numbers of a view: start, length, offset, base, positions, and its grid.
 const VIEW_NUMBERS: usize = 9;
@@ -37,7 +38,7 @@ impl Envelope {
 
     /// Writes the checksum and returns the exported bytes.
     pub fn seal(mut self) -> Vec<u8> {
-        let checksum = fnv1a(&self.bytes[HEADER..]);
+        let checksum = checksum(&self.bytes);
         self.bytes[24..HEADER].copy_from_slice(&checksum.to_le_bytes());
         self.bytes
     }
@@ -87,7 +88,7 @@ pub fn unseal(
             max_context,
         });
     }
-    if number(24) != fnv1a(body) {
+    if number(24) != checksum(bytes) {
         return refuse("its checksum does not match: the bytes were damaged");
     }
     Ok(Unsealed {
@@ -226,9 +227,20 @@ pub fn fingerprint(source: &ModelSource, kv_format: &str) -> u64 {
     fnv1a(&sample)
 }
 
-/// Detects damage. It is no protection: who can forge an export controls the process already.
+/// Of the length, which may not follow from the size, and of what follows the header.
+fn checksum(export: &[u8]) -> u64 {
+    let covered = [&export[16..24], &export[HEADER..]];
+    fnv1a_parts(&covered)
+}
+
 fn fnv1a(bytes: &[u8]) -> u64 {
-    bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
+    fnv1a_parts(&[bytes])
+}
+
+/// Detects damage. It is no protection: who can forge an export controls the process already.
+fn fnv1a_parts(parts: &[&[u8]]) -> u64 {
+    let bytes = parts.iter().copied().flatten();
+    bytes.fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x100_0000_01b3)
     })
 }

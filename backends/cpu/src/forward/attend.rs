@@ -113,15 +113,16 @@ impl<T: KvElement> Units<'_, T> {
         }
     }
 
-    /// The positions that a planned token attends to.
+    /// The positions that a planned token attends to, counted from the first of its page run.
     fn visible(&self, token: usize) -> Range<usize> {
         let planned = &self.plan.tokens[token];
+        let first = self.plan.page_run(token, self.layout.group()).first;
         let end = if self.weights.looks_ahead {
             planned.seen_end
         } else {
             planned.position + 1
         };
-        self.weights.spec.reach.first_seen(planned.position)..end
+        self.weights.spec.reach.first_seen(planned.position) - first..end - first
     }
 
     /// The pieces that any of the tokens attends to.
@@ -143,14 +144,14 @@ impl<T: KvElement> Units<'_, T> {
         out: impl Fn(usize, usize) -> &'a mut [f32],
     ) {
         let spec = &self.weights.spec;
-        let pages = self.plan.tokens[unit.tokens.start].pages;
+        let run = self.plan.page_run(unit.tokens.start, self.layout.group());
         let args = AttendArgs {
             scale: spec.scale,
             softcap: spec.softcap,
             value_dim: spec.value_dim,
             pages: self
                 .layout
-                .head(&self.plan.pages[pages.0..pages.1], unit.kv_head),
+                .head(&self.plan.pages[run.pages.clone()], unit.kv_head),
             piece,
         };
         let mut queries = Queries::default();

@@ -101,10 +101,11 @@ impl<T: KvElement> Forward<'_, T> {
                 if T::SHARED {
                     return;
                 }
+                let page = plan.page(token, layout.group());
                 let slot = planned.position % PAGE;
                 // SAFETY: no two tokens share a slot, the session has made the page this
                 // sequence's own, and reading waits for the pool.
-                unsafe { layout.write_token(planned.page, slot, key, value) };
+                unsafe { layout.write_token(page, slot, key, value) };
             }
         });
         if T::SHARED && weights.key.is_some() {
@@ -128,13 +129,14 @@ impl<T: KvElement> Forward<'_, T> {
             let (run, head) = (runs[task / heads].clone(), task % heads);
             let head_layout = layout.head_layout(head);
             for token in run {
-                let planned = &plan.tokens[token];
-                let (slot, pair) = (planned.position % PAGE, token * heads + head);
+                let page = plan.page(token, layout.group());
+                let slot = plan.tokens[token].position % PAGE;
+                let pair = token * heads + head;
                 let key = &key[pair * head_dim..(pair + 1) * head_dim];
                 let value = &value[pair * value_dim..(pair + 1) * value_dim];
                 // SAFETY: a page's tokens are in one run, the session has made the page this
                 // sequence's own, and reading waits for the pool.
-                unsafe { T::write_head(planned.page, &head_layout, slot, key, value) };
+                unsafe { T::write_head(page, &head_layout, slot, key, value) };
             }
         });
     }
@@ -191,7 +193,7 @@ fn rotate_codes(kernels: &Kernels, heads: &mut [f32], head_dim: usize) {
 }
 
 /// Divides the tokens into runs that are in one page.
-fn lay_out_pages<T>(rows: &[PlannedRow], tokens: &[PlannedToken<T>], runs: &mut Vec<Range<usize>>) {
+fn lay_out_pages(rows: &[PlannedRow], tokens: &[PlannedToken], runs: &mut Vec<Range<usize>>) {
     runs.clear();
     runs.reserve_exact(tokens.len());
     for row in rows {

@@ -98,7 +98,8 @@ impl<T: KvElement> Forward<'_, T> {
                 angles.rotate(kernels, token, rope_key);
             }
             let planned = &plan.tokens[token];
-            let (page, slot) = (planned.page, planned.position % PAGE);
+            let page = plan.page(token, layout.group());
+            let slot = planned.position % PAGE;
             // SAFETY: no two tokens share a slot, the session has made the page this sequence's
             // own, and reading waits for the pool.
             unsafe {
@@ -167,12 +168,13 @@ impl<T: KvElement> Forward<'_, T> {
         let per_task = (pairs / (self.pool.threads() * 8)).clamp(1, 16);
         self.pool.run(pairs.div_ceil(per_task), &|task| {
             for pair in task * per_task..((task + 1) * per_task).min(pairs) {
+                let run = plan.page_run(pair % tokens, layout.group());
                 let token = &plan.tokens[pair % tokens];
                 let args = AttendArgs {
                     scale: spec.scale,
                     softcap: None,
                     value_dim: latent_dim,
-                    pages: layout.head(&plan.pages[token.pages.0..token.pages.1], 0),
+                    pages: layout.head(&plan.pages[run.pages.clone()], 0),
                     piece: None,
                 };
                 // SAFETY: each pair writes its own row, and the table was chosen for this

@@ -14,7 +14,7 @@ pub use attend::{MAX_PIECE_RESULTS, PieceTask, UNITS_PER_THREAD};
 use std::ops::Range;
 use std::sync::Arc;
 
-use loquat_cpu_kernels::{Kernels, KvElement, PagePtr};
+use loquat_cpu_kernels::{Kernels, KvElement, PAGE, PagePtr};
 use loquat_spec::NormKind;
 
 use crate::adapted::{self, StepAdapters, extend_runs, multiply_adapted};
@@ -31,12 +31,26 @@ use crate::shared::SharedMut;
 /// The step's tokens, flattened over its rows, and the slots for their keys and values.
 pub struct Plan<T> {
     pub rows: Vec<PlannedRow>,
-    pub tokens: Vec<PlannedToken<T>>,
-    /// All rows' pages, one run per sequence.
+    pub tokens: Vec<PlannedToken>,
+    /// All rows' pages, one run for each row and group of layers.
     pub pages: Vec<PagePtr<T>>,
+    /// `[row][group]`
+    pub page_runs: Vec<PageRun>,
+    /// Groups of layers.
+    pub groups: usize,
     /// Features of the media in the rows.
     pub media: Vec<Arc<MediaFeatures>>,
     pub adapters: StepAdapters,
+}
+
+/// A sequence's pages of a group of layers. It leaves out pages out of reach, as many as form
+/// whole pieces: positions counted from the run's first page are cut into the same pieces.
+#[derive(Clone)]
+pub struct PageRun {
+    /// In [`Plan::pages`]. Pages out of reach have no memory.
+    pub pages: Range<usize>,
+    /// The position of the run's first token.
+    pub first: usize,
 }
 
 /// A sequence's tokens in [`Plan::tokens`], and its recurrent state.
@@ -63,7 +77,7 @@ pub struct PlannedFeature {
     pub position: usize,
 }
 
-pub struct PlannedToken<T> {
+pub struct PlannedToken {
     pub id: u32,
     /// Takes the place of the token's embedding.
     pub feature: Option<PlannedFeature>,
@@ -72,9 +86,8 @@ pub struct PlannedToken<T> {
     pub rope: [usize; 3],
     /// The first position of the sequence that it does not attend to.
     pub seen_end: usize,
-    pub page: PagePtr<T>,
-    /// The sequence's run in [`Plan::pages`].
-    pub pages: (usize, usize),
+    /// In [`Plan::rows`].
+    pub row: usize,
     /// Of its adapters.
     pub group: Option<usize>,
 }
@@ -85,6 +98,8 @@ impl<T> Default for Plan<T> {
             rows: Vec::new(),
             tokens: Vec::new(),
             pages: Vec::new(),
+            page_runs: Vec::new(),
+            groups: 0,
             media: Vec::new(),
             adapters: StepAdapters::default(),
         }
@@ -96,8 +111,14 @@ impl<T> Plan<T> {
         self.rows.clear();
         self.tokens.clear();
         self.pages.clear();
+        self.page_runs.clear();
         self.media.clear();
         self.adapters.clear();
+    }
+
+    /// The pages of a token's sequence in a group of layers.
+    fn page_run(&self, token: usize, group: usize) -> &PageRun {
+        &self.page_runs[self.tokens[token].row * self.groups + group]
     }
 
     /// The adapters of a token.
@@ -108,6 +129,15 @@ impl<T> Plan<T> {
     /// A level of a token's features, if it has that level.
     fn feature(&self, feature: PlannedFeature, level: usize) -> Option<&[f32]> {
         self.media[feature.media].row(level, feature.position)
+    }
+}
+
+impl<T: Copy> Plan<T> {
+    /// The page of a group that receives a token's keys and values.
+    fn page(&self, token: usize, group: usize) -> PagePtr<T> {
+        let run = self.page_run(token, group);
+        let page = (self.tokens[token].position - run.first) / PAGE;
+        self.pages[run.pages.start + page]
     }
 }
 

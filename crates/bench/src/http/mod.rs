@@ -35,7 +35,7 @@ use super::report::Report;
 use super::stats::Spread;
 use super::timed_answer::millis;
 use super::workload::{Workload, on_session, prompt};
-use super::{Harness, Scenario, kv_tokens, warm_up};
+use super::{Harness, Scenario, warm_up};
 
 /// The model's name on the server.
 const NAME: &str = "bench";
@@ -80,7 +80,7 @@ impl Scenario for Http {
 
     fn check(&self, capabilities: &Capabilities, memory: &Memory) -> Result<(), BenchError> {
         let longest = PROMPT.saturating_add(self.tokens).saturating_add(1);
-        let all = kv_tokens(longest, memory).checked_mul(self.clients);
+        let all = memory.sequence_tokens(longest).checked_mul(self.clients);
         let fits = all.is_some_and(|all| all <= memory.kv_capacity);
         if fits && longest <= capabilities.max_context {
             Ok(())

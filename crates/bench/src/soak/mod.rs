@@ -103,7 +103,7 @@ impl Scenario for Soak {
     }
 
     fn check(&self, capabilities: &Capabilities, memory: &Memory) -> Result<(), BenchError> {
-        let Memory { kv_capacity, .. } = *memory;
+        let kv_capacity = memory.longest_sequence(capabilities.max_context);
         let context = capabilities.max_context;
         if context < MIN_CONTEXT || kv_capacity < MIN_CONTEXT {
             return Err(BenchError::Usage {
@@ -116,7 +116,7 @@ impl Scenario for Soak {
 
     fn run(&self, session: Box<dyn Session>, harness: &Harness<'_>) -> Result<Report, BenchError> {
         let (capabilities, memory) = (session.capabilities().clone(), session.memory());
-        let context = capabilities.max_context.min(memory.kv_capacity);
+        let context = memory.longest_sequence(capabilities.max_context);
         let context = context.min(CONTEXT);
         let recent = Mutex::new(RecentPrompts::default());
         let shared = SharedInputs {

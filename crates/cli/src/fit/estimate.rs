@@ -155,7 +155,10 @@ impl Speed {
 
 #[cfg(test)]
 mod tests {
+    use loquat_session::KvGroups;
+
     use super::*;
+    use crate::fit::model_numbers::KvNumbers;
 
     const GB: u64 = 1_000_000_000;
 
@@ -173,7 +176,7 @@ mod tests {
             longest_context: 32768,
             context: 8192,
             weight_bytes,
-            kv_bytes_per_token: 100_000,
+            kv: KvNumbers::new(KvGroups::uniform(100_000)),
             other_bytes: 0,
             read_weight_bytes: weight_bytes as f64,
             read_kv_bytes: 8192.0 * 100_000.0,

@@ -2,7 +2,7 @@
 
 use loquat::ModelFiles;
 use loquat_bench::{Demand, ModelDemand, Workload};
-use loquat_session::{Backend, SessionOptions};
+use loquat_session::{Backend, KvGroup, KvGroups, Reach, SessionOptions};
 use loquat_store::{CatalogEntry, FileKind, ModelForm, ModelKind};
 
 use crate::error::CliError;
@@ -27,7 +27,7 @@ pub struct ModelNumbers {
     /// The context that the other numbers are for.
     pub context: u64,
     pub weight_bytes: u64,
-    pub kv_bytes_per_token: u64,
+    pub kv: KvNumbers,
     /// Everything except weights and KV.
     pub other_bytes: u64,
     /// Bytes of weights that a token reads.
@@ -36,6 +36,66 @@ pub struct ModelNumbers {
     pub read_kv_bytes: f64,
     /// Planned by the backend from the files, not estimated from the catalog.
     pub is_exact: bool,
+}
+
+/// What the KV of a sequence depends on.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct KvNumbers {
+    pub groups: KvGroups,
+    /// Tokens of a page.
+    pub granularity: usize,
+    /// Tokens of the longest row, by which windows are longer.
+    pub row_tokens: usize,
+}
+
+impl KvNumbers {
+    /// Like the CPU backend with its default options.
+    pub fn new(groups: KvGroups) -> Self {
+        Self {
+            groups,
+            granularity: 32,
+            row_tokens: SessionOptions::default().max_step_tokens,
+        }
+    }
+
+    fn of_entry(entry: &CatalogEntry) -> Self {
+        let bytes_per_token = entry.kv_bytes_per_token();
+        let everywhere = entry.kv_bytes_per_token_everywhere();
+        let group = |reach, bytes_per_token| KvGroup {
+            reach,
+            bytes_per_token,
+        };
+        Self::new(match entry.kv.window {
+            None => KvGroups::uniform(bytes_per_token),
+            Some(window) => {
+                let windowed = bytes_per_token.saturating_sub(everywhere);
+                let window = Reach::Window(window as usize);
+                KvGroups::new(&[group(Reach::All, everywhere), group(window, windowed)])
+            }
+        })
+    }
+
+    pub fn bytes_per_token(&self) -> u64 {
+        self.groups.bytes_per_token()
+    }
+
+    /// For a sequence of so many tokens.
+    pub fn bytes(&self, tokens: u64) -> u64 {
+        let tokens = usize::try_from(tokens).unwrap_or(usize::MAX);
+        let (row, page) = (self.row_tokens, self.granularity);
+        let worth = self.groups.sequence_tokens(tokens, row, page) as u64;
+        worth.saturating_mul(self.bytes_per_token())
+    }
+
+    /// The longest sequence up to `longest` that fits.
+    fn tokens_within(&self, bytes: u64, longest: u64) -> u64 {
+        let Some(worth) = bytes.checked_div(self.bytes_per_token()) else {
+            return longest;
+        };
+        let [worth, longest] = [worth, longest].map(|n| usize::try_from(n).unwrap_or(usize::MAX));
+        let (row, page) = (self.row_tokens, self.granularity);
+        self.groups.longest_sequence(worth, row, page, longest) as u64
+    }
 }
 
 /// Upper estimate of the CPU backend's buffers: measured 19 MB with SmolLM2-135M (97 MB of
@@ -61,8 +121,7 @@ impl ModelNumbers {
             longest_context: u64::from(entry.context),
             context,
             weight_bytes,
-            // Backends also keep tokens outside a layer's window.
-            kv_bytes_per_token: entry.kv_bytes_per_token(),
+            kv: KvNumbers::of_entry(entry),
             other_bytes: MIN_BUFFERS.max(weight_bytes / BUFFERS_SHARE),
             read_weight_bytes: weight_bytes as f64 * active,
             read_kv_bytes: entry.kv_bytes(context) as f64,
@@ -113,7 +172,11 @@ impl ModelNumbers {
             longest_context: model.source.spec.max_context as u64,
             context: context as u64,
             weight_bytes: memory.weight_bytes,
-            kv_bytes_per_token: memory.kv_bytes_per_token,
+            kv: KvNumbers {
+                groups: memory.kv_groups,
+                granularity: memory.kv_granularity.max(1),
+                row_tokens: memory.kv_row_tokens,
+            },
             other_bytes: plan
                 .resident_bytes
                 .saturating_sub(memory.weight_bytes)
@@ -134,20 +197,18 @@ impl ModelNumbers {
 
     /// Total memory with a sequence of so many tokens.
     pub fn need(&self, context: u64) -> u64 {
-        let kv = self.kv_bytes_per_token.saturating_mul(context);
         self.weight_bytes
             .saturating_add(self.other_bytes)
-            .saturating_add(kv)
+            .saturating_add(self.kv.bytes(context))
     }
 
     /// The longest context that fits into this much memory, up to the model's limit.
     pub fn context_within(&self, memory: u64) -> u64 {
         let left = memory.saturating_sub(self.need(0));
-        let affordable = left.checked_div(self.kv_bytes_per_token);
         if self.need(0) > memory {
             0
         } else {
-            affordable.map_or(self.longest_context, |n| n.min(self.longest_context))
+            self.kv.tokens_within(left, self.longest_context)
         }
     }
 
@@ -199,11 +260,13 @@ sources = [{ type = "hub", repo = "o/m" }]
         assert_eq!(quantized.weight_bytes, 4_000_000_000);
         assert_eq!(quantized.read_weight_bytes, 1e9, "a quarter is active");
         // 10 layers × 2 heads × 100 numbers × 2 × 2 bytes; half of the layers see 1,000 tokens.
-        assert_eq!(quantized.kv_bytes_per_token, 8000);
+        assert_eq!(quantized.kv.bytes_per_token(), 8000);
+        // Windows of 1,000 tokens and a row of 512, in pages of 32.
+        assert_eq!(quantized.kv.bytes(8000), 4000 * (8000 + 49 * 32));
         assert_eq!(quantized.read_kv_bytes, 4000.0 * 9000.0);
         assert_eq!(
             quantized.need(1000),
-            4_000_000_000 + 100_000_000 + 8_000_000
+            4_000_000_000 + 100_000_000 + 8000 * 1024
         );
         assert_eq!(quantized.capability(), 4e9);
         assert!(quantized.is_quantized && !quantized.is_instruct);
@@ -223,7 +286,8 @@ sources = [{ type = "hub", repo = "o/m" }]
             (0, 0),
             (bare - 1, 0),
             (bare, 0),
-            (bare + 8000 * 5, 5),
+            (bare + 8000 * 32 * 5 - 1, 128),
+            (bare + 8000 * 32 * 5, 160),
             (bare * 2, 32768),
             (u64::MAX, 32768),
         ] {
@@ -231,7 +295,7 @@ sources = [{ type = "hub", repo = "o/m" }]
         }
         // A model without attention has no KV.
         let recurrent = ModelNumbers {
-            kv_bytes_per_token: 0,
+            kv: KvNumbers::new(KvGroups::uniform(0)),
             ..subject
         };
         assert_eq!(recurrent.context_within(bare), 32768);

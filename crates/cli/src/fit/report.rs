@@ -186,7 +186,7 @@ fn as_json(estimate: &FitEstimate) -> Value {
         "fits": estimate.fits.name(),
         "exact": subject.is_exact,
         "weight_bytes": subject.weight_bytes,
-        "kv_bytes_per_token": subject.kv_bytes_per_token,
+        "kv_bytes_per_token": subject.kv.bytes_per_token(),
         "context": subject.context,
         "need_bytes": estimate.need_bytes,
         "comfortable_context": estimate.comfortable_context,

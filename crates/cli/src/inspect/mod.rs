@@ -6,7 +6,9 @@ use std::collections::BTreeMap;
 use std::fmt::Write;
 
 use loquat::{ModelFiles, OpenAdapters};
-use loquat_session::{Backend, Capabilities, MemoryBudget, Plan, PrefixCopy, Probe};
+use loquat_session::{
+    Backend, Capabilities, KvGroup, MemoryBudget, Plan, PrefixCopy, Probe, Reach,
+};
 use loquat_weights::AdapterWeights;
 use serde_json::{Value, json};
 
@@ -113,10 +115,9 @@ fn formats(model: &ModelFiles) -> BTreeMap<String, usize> {
     formats
 }
 
-/// Tokens of KV that a sequence of the full context occupies.
+/// Tokens' worth of KV that a sequence of the full context occupies.
 fn full_sequence(plan: &Plan) -> usize {
-    let granularity = plan.memory.kv_granularity.max(1);
-    plan.capabilities.max_context.next_multiple_of(granularity)
+    plan.memory.sequence_tokens(plan.capabilities.max_context)
 }
 
 fn kv_bytes(plan: &Plan, tokens: usize) -> u64 {
@@ -190,6 +191,7 @@ fn as_text(model: &ModelFiles, plan: &Plan, limits: &MemoryLimits, tensors: bool
                 plan.capabilities.kv_format
             ),
         ),
+        ("KV by layers", kv_groups(plan)),
         ("recurrent state", state(plan.memory.state_bytes)),
         ("weights and KV", bytes(total_bytes(plan))),
         ("KV capacity", kv_capacity(plan)),
@@ -231,6 +233,40 @@ fn state(state_bytes: u64) -> String {
         0 => String::new(),
         _ => format!("{} per sequence and snapshot", bytes(state_bytes)),
     }
+}
+
+/// How far layers reach, and what a token takes in them. Empty if all keep everything.
+fn kv_groups(plan: &Plan) -> String {
+    let groups = &plan.memory.kv_groups;
+    if !groups.free_within(usize::MAX) {
+        return String::new();
+    }
+    let group = |group: &KvGroup| {
+        let size = bytes(group.bytes_per_token);
+        match group.reach {
+            Reach::All => format!("{size} per token of the context"),
+            Reach::Window(window) => format!("{size} per token of the last {window}"),
+            Reach::Chunk(chunk) => format!("{size} per token of a chunk of {chunk}"),
+        }
+    };
+    let groups: Vec<String> = groups.iter().map(group).collect();
+    groups.join(", ")
+}
+
+fn kv_groups_json(plan: &Plan) -> Vec<Value> {
+    let group = |group: &KvGroup| {
+        let (kind, tokens) = match group.reach {
+            Reach::All => ("all", None),
+            Reach::Window(window) => ("window", Some(window)),
+            Reach::Chunk(chunk) => ("chunk", Some(chunk)),
+        };
+        json!({
+            "bytes_per_token": group.bytes_per_token,
+            "reach": kind,
+            "reach_tokens": tokens,
+        })
+    };
+    plan.memory.kv_groups.iter().map(group).collect()
 }
 
 fn kv_capacity(plan: &Plan) -> String {
@@ -360,6 +396,7 @@ fn as_json(model: &ModelFiles, plan: &Plan, limits: &MemoryLimits, tensors: bool
         "device": plan.capabilities.device,
         "weight_bytes": plan.memory.weight_bytes,
         "kv_bytes_per_token": plan.memory.kv_bytes_per_token,
+        "kv_groups": kv_groups_json(plan),
         "kv_bytes_at_context": kv_bytes(plan, full_sequence(plan)),
         "state_bytes": plan.memory.state_bytes,
         "total_bytes": total_bytes(plan),

@@ -129,7 +129,7 @@ impl PrefixCache {
             release(session, id);
             return;
         }
-        for known in self.redundant_with(scope, tokens) {
+        for known in self.redundant_with(session, (scope, tokens), id) {
             if self.entries[&known].tokens.len() >= tokens.len() {
                 self.touch(known);
                 release(session, id);
@@ -150,8 +150,13 @@ impl PrefixCache {
         self.shrink(session);
     }
 
-    /// Entries that are prefixes of `tokens`, or the one that contains all of it.
-    fn redundant_with(&self, scope: &Scope, tokens: &[u32]) -> Vec<SequenceId> {
+    /// Entries that are prefixes of `tokens`, which `new` holds, or the one that contains all of it.
+    fn redundant_with(
+        &self,
+        session: &dyn Session,
+        (scope, tokens): (&Scope, &[u32]),
+        new: SequenceId,
+    ) -> Vec<SequenceId> {
         let Some(tree) = self.scopes.get(scope) else {
             return Vec::new();
         };
@@ -159,8 +164,17 @@ impl PrefixCache {
         let is_known = found.len == tokens.len();
         let on_path = found.on_path();
         if self.needs_snapshots() {
-            // With snapshots, every length counts.
-            let equal = on_path.iter().filter(|(len, _)| *len == tokens.len());
+            // States may be given up later, so every length counts. Windows stay as they are.
+            let keeps_windows = session.memory().state_bytes == 0;
+            let can_fork =
+                |id: SequenceId, len: usize| keeps_windows && session.reusable(id, len) == Ok(len);
+            let mut longer = found.through().copied();
+            if is_known && let Some(id) = longer.find(|id| can_fork(*id, tokens.len())) {
+                return vec![id];
+            }
+            let equal = on_path
+                .iter()
+                .filter(|(len, _)| *len == tokens.len() || can_fork(new, *len));
             equal.map(|(_, id)| **id).collect()
         } else if is_known {
             found.through().take(1).copied().collect()

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use loquat_session::sequences::SnapshotPolicy;
+use loquat_session::{KvGroup, KvGroups, Reach};
 use loquat_testkit::fake_session::{Cost, FakeCounters, FakeOptions, FakeSession, VirtualClock};
 
 use crate::time::TimeSource;
@@ -323,6 +324,18 @@ pub fn recurrent() -> FakeOptions {
             interval: 1000,
             max: 1,
         }),
+        ..even_steps()
+    }
+}
+
+/// As `even_steps`, with a model of which three quarters of the KV are of the last 32 tokens.
+pub fn windowed() -> FakeOptions {
+    let group = |reach, bytes_per_token| KvGroup {
+        reach,
+        bytes_per_token,
+    };
+    FakeOptions {
+        kv_groups: KvGroups::new(&[group(Reach::All, 1), group(Reach::Window(32), 3)]),
         ..even_steps()
     }
 }

@@ -3,6 +3,7 @@
 use std::time::Duration;
 
 use loquat_session::sequences::SnapshotPolicy;
+use loquat_session::{KvGroup, KvGroups, Reach};
 use loquat_testkit::fake_session::{Cost, FakeOptions, Fault};
 
 use super::constrained::PatternConstraint;
@@ -11,6 +12,17 @@ use super::rng::SeededRng;
 use crate::{EngineOptions, GenerateRequest, Logprobs, Pooling, RequestConstraint, SamplingParams};
 
 pub const VOCABULARY: usize = 48;
+
+/// How a model's sequences can be forked.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub enum ModelKind {
+    /// At any length.
+    KeepsAll,
+    /// At snapshots.
+    Recurrent,
+    /// Within windows.
+    Windowed,
+}
 
 pub struct Plan {
     pub fake: FakeOptions,
@@ -32,10 +44,10 @@ pub struct NewSequence {
 }
 
 impl Plan {
-    pub fn new(seed: u64, recurrent: bool) -> Self {
+    pub fn new(seed: u64, kind: ModelKind) -> Self {
         let mut rng = SeededRng::new(seed);
         let calm = rng.number(20..=200);
-        let fake = fake(&mut rng, recurrent);
+        let fake = fake(&mut rng, kind);
         let options = options(&mut rng, &fake);
         let prefixes: Vec<Vec<u32>> = (0..3).map(|_| tokens(&mut rng, 60)).collect();
         let crowd = if rng.percent(10) {
@@ -66,7 +78,7 @@ impl Plan {
     }
 }
 
-fn fake(rng: &mut SeededRng, recurrent: bool) -> FakeOptions {
+fn fake(rng: &mut SeededRng, kind: ModelKind) -> FakeOptions {
     let granularity = rng.pick(&[1, 4, 16]);
     let tokens = rng.pick(&[48, 64, 96, 200, 600, 3000]);
     let max_sequences = rng.number(1..=12);
@@ -77,7 +89,11 @@ fn fake(rng: &mut SeededRng, recurrent: bool) -> FakeOptions {
         max_step_tokens: rng.pick(&[1, 5, 16, 64, 256]),
         kv_capacity: tokens / granularity * granularity,
         kv_granularity: granularity,
-        snapshots: recurrent.then(|| SnapshotPolicy {
+        kv_groups: match kind {
+            ModelKind::Windowed => windows(rng),
+            ModelKind::KeepsAll | ModelKind::Recurrent => KvGroups::uniform(4),
+        },
+        snapshots: (kind == ModelKind::Recurrent).then(|| SnapshotPolicy {
             interval: rng.pick(&[1, 4, 16, 64]),
             max: rng.number(0..=4),
         }),
@@ -93,6 +109,26 @@ fn fake(rng: &mut SeededRng, recurrent: bool) -> FakeOptions {
         faults: faults(rng),
         ..FakeOptions::default()
     }
+}
+
+/// With or without layers that keep everything.
+fn windows(rng: &mut SeededRng) -> KvGroups {
+    let reach = |rng: &mut SeededRng| {
+        if rng.percent(70) {
+            Reach::Window(rng.pick(&[1, 3, 8, 20, 40]))
+        } else {
+            Reach::Chunk(rng.pick(&[4, 16, 30]))
+        }
+    };
+    let group = |reach, bytes_per_token| KvGroup {
+        reach,
+        bytes_per_token,
+    };
+    let mut groups = vec![group(reach(rng), rng.pick(&[1, 3, 20]))];
+    if rng.percent(80) {
+        groups.insert(0, group(Reach::All, rng.pick(&[1, 4, 10])));
+    }
+    KvGroups::new(&groups)
 }
 
 /// Never three failed steps in a row: the engine would shut down.

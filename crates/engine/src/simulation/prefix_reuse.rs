@@ -1,7 +1,7 @@
 //! Computed prefixes are reused, within their scope.
 
 use super::harness::{
-    Harness, alone, even_steps, greedy, millis, prompt, recurrent, without_cache,
+    Harness, alone, even_steps, greedy, millis, prompt, recurrent, windowed, without_cache,
 };
 use crate::{EngineOptions, GenerateRequest};
 
@@ -14,7 +14,7 @@ fn in_scope(scope: &str, request: GenerateRequest) -> GenerateRequest {
 
 #[test]
 fn repeated_prompt_computes_one_token() {
-    for fake in [even_steps(), recurrent()] {
+    for fake in [even_steps(), recurrent(), windowed()] {
         let mut harness = Harness::new(fake, EngineOptions::default());
         let request = || greedy(&prompt(1, 100), 1);
         let first = harness.computed(|harness| _ = harness.answer(request()));
@@ -47,7 +47,7 @@ fn common_prefix_is_reused() {
 
 #[test]
 fn scopes_share_no_prefixes() {
-    for fake in [even_steps(), recurrent()] {
+    for fake in [even_steps(), recurrent(), windowed()] {
         let mut harness = Harness::new(fake, EngineOptions::default());
         let request = || greedy(&prompt(1, 100), 50);
         let cached = |harness: &mut Harness, request| {
@@ -113,7 +113,7 @@ fn converse(mut harness: Harness) -> Vec<usize> {
 
 #[test]
 fn conversation_computes_only_new_tokens() {
-    for fake in [even_steps(), recurrent()] {
+    for fake in [even_steps(), recurrent(), windowed()] {
         let turns = converse(Harness::new(fake, EngineOptions::default()));
         assert_eq!(turns[0], 40 + 7);
         // The last answer's last token, ten new ones, and all but the last of the next answer.
@@ -155,4 +155,68 @@ fn cache_yields_to_running_sequences() {
     assert!(stats.cache.evictions >= 9, "{stats:?}");
     assert_eq!(stats.totals.preempted, 0);
     harness.assert_empty();
+}
+
+#[test]
+fn prompt_beyond_windows_is_reused_at_its_end() {
+    let mut harness = Harness::new(windowed(), EngineOptions::default());
+    let request = || greedy(&prompt(1, 100), 60);
+    harness.answer(request());
+    // Another answer's continuation, and a prompt that diverges inside.
+    for (own, expected) in [(100, 99), (80, 0)] {
+        let mut other = prompt(1, own);
+        other.extend(prompt(2, 20));
+        let reader = harness.submit(greedy(&other, 4));
+        let reader = harness.finish(reader);
+        assert_eq!(
+            reader.usage().cached_tokens,
+            expected,
+            "{own} common tokens"
+        );
+        assert_eq!(reader.ids(), alone(greedy(&other, 4)));
+    }
+    harness.assert_empty();
+}
+
+#[test]
+fn short_requests_cache_one_sequence_each() {
+    let mut harness = Harness::new(windowed(), EngineOptions::default());
+    // Within the windows, so that it can be forked at any length.
+    harness.answer(greedy(&prompt(1, 20), 8));
+    assert_eq!(harness.engine.stats().cache.entries, 1);
+    let mut other = prompt(1, 13);
+    other.extend(prompt(2, 5));
+    let reader = harness.submit(greedy(&other, 4));
+    assert_eq!(harness.finish(reader).usage().cached_tokens, 13);
+    // The longer sequence replaces the cached one that it continues.
+    let mut longer = prompt(1, 20);
+    longer.extend(alone(greedy(&prompt(1, 20), 8)));
+    harness.answer(greedy(&longer, 2));
+    assert_eq!(harness.engine.stats().cache.entries, 2);
+    harness.assert_empty();
+}
+
+#[test]
+fn windows_admit_more_requests() {
+    for (fake, expected) in [(even_steps(), 1), (windowed(), 3)] {
+        let fake = loquat_testkit::fake_session::FakeOptions {
+            kv_capacity: 608,
+            max_step_tokens: 64,
+            ..fake
+        };
+        let mut harness = Harness::new(fake, without_cache());
+        let readers = (0..3).map(|kind| harness.submit(greedy(&prompt(kind, 400), 20)));
+        let readers: Vec<usize> = readers.collect();
+        let mut most = 0;
+        while !readers.iter().all(|at| harness.readers[*at].has_ended()) {
+            harness.turn();
+            most = most.max(harness.worker.running.len());
+        }
+        assert_eq!(most, expected);
+        for (kind, reader) in (0..).zip(readers) {
+            let expected = alone(greedy(&prompt(kind, 400), 20));
+            assert_eq!(harness.readers[reader].ids(), expected);
+        }
+        harness.assert_empty();
+    }
 }

@@ -9,24 +9,29 @@ use loquat_session::SequenceId;
 use loquat_testkit::fake_session::FakeOptions;
 
 use super::harness::{End, Harness, Reader, ReaderBehaviour};
-use super::plan::{NewSequence, Plan, VOCABULARY};
+use super::plan::{ModelKind, NewSequence, Plan, VOCABULARY};
 use crate::running::Running;
 use crate::{EngineError, EngineOptions, FinishReason, GenerateRequest, Stats};
 
 #[test]
 fn random_schedules_with_any_length_forks() {
-    run(0..6000, false);
+    run(0..6000, ModelKind::KeepsAll);
 }
 
 #[test]
 fn random_schedules_with_snapshot_forks() {
-    run(6000..9000, true);
+    run(6000..9000, ModelKind::Recurrent);
 }
 
-fn run(seeds: Range<u64>, recurrent: bool) {
+#[test]
+fn random_schedules_with_windows() {
+    run(9000..12000, ModelKind::Windowed);
+}
+
+fn run(seeds: Range<u64>, kind: ModelKind) {
     let one = |seed| {
         let _announce = PrintSeedOnPanic(seed);
-        Simulation::new(Plan::new(seed, recurrent)).run()
+        Simulation::new(Plan::new(seed, kind)).run()
     };
     if let Ok(seed) = std::env::var("SIMULATION_SEED") {
         one(seed.parse().expect("a number"));
@@ -157,11 +162,11 @@ impl Simulation {
     /// A refusal must have a valid reason.
     fn refuse(&mut self, request: &GenerateRequest, choices: usize, error: EngineError) {
         let reach = request.prompt.len() + request.max_tokens;
-        let fake = &self.plan.fake;
+        let limits = &self.harness.worker.limits;
         match error {
             EngineError::QueueFull => self.refused += choices as u64,
             EngineError::NeverFits { capacity, .. } => {
-                assert!(reach.next_multiple_of(fake.kv_granularity) > capacity);
+                assert!(limits.reservation(reach) > capacity);
             }
             other => panic!("refused with {other}"),
         }
@@ -183,12 +188,20 @@ impl Simulation {
         let ids: Vec<SequenceId> = worker.running.iter().map(|running| running.id).collect();
         let held = worker.session.held(&ids).expect("they are alive").kv_tokens;
         let promises = worker.running.iter();
-        let promised: usize = promises.map(|r| r.promised(limits.kv_granularity)).sum();
+        let promised: usize = promises.map(|r| r.promised(limits)).sum();
         // A fork is promised a copy of its last run until it writes; its source may have made
         // that copy instead.
         let unwritten = |running: &&Running| running.computed == running.shared;
         let forks = worker.running.iter().filter(unwritten).count();
-        let most = limits.kv_capacity + forks * limits.kv_granularity;
+        // Each count is rounded up to whole tokens.
+        let rounding = worker.running.len();
+        // A fork is promised all of its windows, also while it holds those of a source that has
+        // gone on.
+        let forked = worker.running.iter().filter(|running| running.forked > 0);
+        let windows: usize = forked
+            .map(|running| limits.windows(running.sequence.max_len()))
+            .sum();
+        let most = limits.kv_capacity + forks * limits.kv_granularity + rounding + windows;
         assert!(
             held + promised <= most,
             "{held} held and {promised} promised, more than {most}"

@@ -12,6 +12,7 @@ mod holding;
 mod media;
 mod refusal;
 mod snapshots;
+mod windows;
 
 use crate::{
     AdapterWeights, Emit, Media, OpenError, SequenceId, Session, SessionError, SessionOptions,
@@ -78,6 +79,26 @@ const CHECKS: &[(&str, Check)] = &[
     (
         "the last row can be undone",
         snapshots::last_row_can_be_undone,
+    ),
+    (
+        "windows bound the memory of a sequence",
+        windows::bounded_memory,
+    ),
+    (
+        "prompts beyond windows do not depend on their rows",
+        windows::chunks_equal_whole,
+    ),
+    (
+        "forks at the edges of windows equal fresh sequences",
+        windows::forks_at_edges,
+    ),
+    (
+        "cuts behind windows are refused",
+        windows::cuts_behind_windows_are_refused,
+    ),
+    (
+        "an import beyond windows equals the exported one",
+        windows::imported_equals_exported,
     ),
     (
         "ended sequences free their memory",

@@ -4,9 +4,17 @@
 //! A step passes each row through [`Sequences::accept`], computes, and ends it with
 //! [`Sequences::commit`] or [`Sequences::roll_back`]. Until then the sequence keeps its length.
 //!
+//! # Windows
+//!
+//! Layers that reach equally far back form a [group](crate::KvGroup) with pages of its own. When a
+//! row is accepted, the pages that its tokens do not reach are dropped, before it acquires new ones;
+//! so a group never holds more than its reach and one row, and the last row can be undone until the
+//! next one is accepted. A sequence can be cut where all groups still reach back far enough. A fork
+//! refers only to the pages that its next token reaches, and keeps them while its source goes on.
+//!
 //! # Snapshots
 //!
-//! Attention can be cut at any length. A recurrent state cannot: it exists only where it was
+//! Attention over all tokens can be cut at any length. A recurrent state cannot: it exists only where it was
 //! saved. A sequence of a recurrent model keeps
 //! - the state before its last row, so that the last row can always be undone until the next one
 //!   is accepted, and
@@ -18,9 +26,12 @@
 
 mod adapters;
 mod delegate;
+mod grant;
 mod layout;
 mod media;
+mod pages;
 mod slots;
+mod snapshots;
 mod storage;
 #[cfg(test)]
 mod tests;
@@ -32,14 +43,19 @@ use loquat_spec::MediaAttention;
 
 use adapters::AdapterRegistry;
 pub use adapters::ExportedAdapter;
+pub use grant::{RowGrant, RowStates};
 pub use layout::{MediaRules, PlacedView, SequenceLayout, TokenPlace};
 use media::MediaRegistry;
+pub use pages::PageSpan;
+use pages::{HeldPages, PageChanges, PagePools, Shortage};
 pub use slots::Slot;
 use slots::SlotPool;
+use snapshots::Snapshot;
+pub use snapshots::SnapshotPolicy;
 pub use storage::{CopyOnWrite, SequenceStorage};
 
 use crate::{
-    AdapterId, AdapterLimits, AdapterWeights, AppliedAdapter, Capabilities, HeldMemory,
+    AdapterId, AdapterLimits, AdapterWeights, AppliedAdapter, Capabilities, HeldMemory, KvGroups,
     MediaHandle, MediaId, MediaLayout, Memory, RowOutput, SequenceId, SessionError, StepBatch,
     limits::Limits,
 };
@@ -47,9 +63,7 @@ use crate::{
 /// All sequences of a session.
 pub struct Sequences<S: SequenceStorage> {
     storage: S,
-    /// Tokens of a page.
-    granularity: usize,
-    pages: SlotPool,
+    pages: PagePools,
     states: SlotPool,
     snapshots: Option<SnapshotPolicy>,
     alive: BTreeMap<SequenceId, Sequence<S::Sequence>>,
@@ -63,8 +77,10 @@ pub struct Sequences<S: SequenceStorage> {
 /// What bounds the sequences of a session.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub struct SequenceLimits {
-    /// KV of all sequences, rounded down to whole pages.
+    /// Tokens' worth of KV of all sequences.
     pub kv_tokens: usize,
+    /// What of it the layers take.
+    pub kv_groups: KvGroups,
     /// Tokens of a page.
     pub granularity: usize,
     /// Recurrent states of all sequences, snapshots included.
@@ -79,38 +95,11 @@ pub struct SequenceLimits {
     pub adapters: AdapterLimits,
 }
 
-/// Which states a recurrent model's sequence keeps besides the one before its last row.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct SnapshotPolicy {
-    /// Tokens between snapshots; at least 1.
-    pub interval: usize,
-    /// How many of them are kept.
-    pub max: usize,
-}
-
-impl SnapshotPolicy {
-    /// The policy of [`SequenceLimits::from`]: 3 snapshots, 256 tokens apart.
-    pub const DEFAULT: Self = Self {
-        interval: 256,
-        max: 3,
-    };
-
-    fn is_regular(self, snapshot: Snapshot) -> bool {
-        snapshot.len.is_multiple_of(self.interval)
-    }
-
-    /// Lengths to save inside a row that extends a sequence from `start` to `end` tokens.
-    fn lengths(self, start: usize, end: usize) -> impl Iterator<Item = usize> {
-        let kept = end.saturating_sub(self.max.saturating_mul(self.interval));
-        let first = (start.max(kept) / self.interval + 1) * self.interval;
-        (first..end).step_by(self.interval)
-    }
-}
-
 impl From<&Limits> for SequenceLimits {
     fn from(limits: &Limits) -> Self {
         Self {
             kv_tokens: limits.kv_tokens,
+            kv_groups: limits.sizes.kv_groups,
             granularity: limits.sizes.granularity,
             states: limits.states,
             max_sequences: limits.max_sequences,
@@ -126,7 +115,8 @@ impl From<&Limits> for SequenceLimits {
 
 struct Sequence<T> {
     len: usize,
-    pages: Vec<Slot>,
+    /// By group.
+    pages: Vec<HeldPages>,
     /// After the last token; `None` before the first, and without recurrent layers.
     state: Option<Slot>,
     /// Ascending.
@@ -148,12 +138,6 @@ pub struct SequenceHeader {
     pub adapters: Vec<ExportedAdapter>,
 }
 
-#[derive(Debug, Clone, Copy)]
-struct Snapshot {
-    len: usize,
-    state: Slot,
-}
-
 impl<T> Sequence<T> {
     fn states(&self) -> impl Iterator<Item = Slot> {
         let snapshots = self.snapshots.iter().map(|snapshot| snapshot.state);
@@ -161,64 +145,12 @@ impl<T> Sequence<T> {
     }
 }
 
-/// Pages and states reserved for a row. Ends with [`Sequences::commit`] or
-/// [`Sequences::roll_back`]; dropping it leaks them.
-#[must_use]
-#[derive(Debug)]
-pub struct RowGrant {
-    /// The sequence that the row extends.
-    pub sequence: SequenceId,
-    /// Length of the sequence before the row.
-    pub start: usize,
-    /// Tokens of the row.
-    pub tokens: usize,
-    /// Tokens that fit into the sequence's pages.
-    pub capacity: usize,
-    /// `None` without recurrent layers.
-    pub states: Option<RowStates>,
-    /// Views that the row adds to the sequence's layout.
-    views: Vec<PlacedView>,
-}
-
-/// The recurrent states that a row reads and writes.
-#[derive(Debug)]
-pub struct RowStates {
-    /// `None`: the sequence is empty, and its state zero.
-    pub before: Option<Slot>,
-    /// Receives the state after the row's last token.
-    pub after: Slot,
-    snapshots: Vec<Snapshot>,
-}
-
-impl RowStates {
-    /// Lengths of the sequence at which the row saves its state, ascending, and the states.
-    pub fn snapshots(&self) -> impl Iterator<Item = (usize, Slot)> {
-        let snapshots = self.snapshots.iter();
-        snapshots.map(|snapshot| (snapshot.len, snapshot.state))
-    }
-
-    fn written(&self) -> impl Iterator<Item = Slot> {
-        let snapshots = self.snapshots.iter().map(|snapshot| snapshot.state);
-        std::iter::once(self.after).chain(snapshots)
-    }
-}
-
-/// How a row changes the pages of its sequence.
-struct PageChange {
-    /// Pages that stay as they are.
-    kept: usize,
-    acquired: usize,
-    /// Copied to the first acquired page.
-    copied: Option<Slot>,
-}
-
 impl<S: SequenceStorage> Sequences<S> {
     /// No sequences yet, over the backend's storage.
     pub fn new(storage: S, limits: SequenceLimits) -> Self {
         Self {
             storage,
-            granularity: limits.granularity,
-            pages: SlotPool::new(limits.kv_tokens / limits.granularity),
+            pages: PagePools::new(limits.kv_groups, limits.granularity, limits.kv_tokens),
             states: SlotPool::new(limits.states),
             snapshots: limits.snapshots,
             alive: BTreeMap::new(),
@@ -248,8 +180,8 @@ impl<S: SequenceStorage> Sequences<S> {
     /// The planned memory with what is in use now.
     pub fn memory(&self, planned: Memory) -> Memory {
         Memory {
-            kv_capacity: self.pages.capacity() * self.granularity,
-            kv_in_use: self.pages.in_use() * self.granularity,
+            kv_capacity: self.pages.capacity(),
+            kv_in_use: self.pages.in_use(),
             states_in_use: self.states.in_use(),
             media_in_use: self.media.in_use(),
             adapter_bytes: self.adapters.bytes(),
@@ -260,7 +192,7 @@ impl<S: SequenceStorage> Sequences<S> {
 
     /// Tokens' worth of pages that no sequence refers to.
     pub fn available_tokens(&self) -> usize {
-        self.pages.available() * self.granularity
+        self.pages.available()
     }
 
     fn get(&self, id: SequenceId) -> Result<&Sequence<S::Sequence>, SessionError> {
@@ -273,9 +205,13 @@ impl<S: SequenceStorage> Sequences<S> {
         Ok(self.get(id)?.len)
     }
 
-    /// Oldest first.
-    pub fn pages(&self, id: SequenceId) -> Result<&[Slot], SessionError> {
-        Ok(&self.get(id)?.pages)
+    /// The pages of a group of [`SequenceLimits::kv_groups`].
+    pub fn pages(&self, id: SequenceId, group: usize) -> Result<PageSpan<'_>, SessionError> {
+        let held = &self.get(id)?.pages[group];
+        Ok(PageSpan {
+            first: held.first,
+            slots: &held.slots,
+        })
     }
 
     /// The recurrent state after the last token.
@@ -391,10 +327,13 @@ impl<S: SequenceStorage> Sequences<S> {
     pub fn held(&self, ids: &[SequenceId]) -> Result<HeldMemory, SessionError> {
         let sequences = ids.iter().map(|id| self.get(*id));
         let sequences = sequences.collect::<Result<Vec<_>, _>>()?;
-        let pages = sequences.iter().flat_map(|held| held.pages.iter().copied());
+        let pages = |group: usize| {
+            let pages = sequences.iter().flat_map(|held| &held.pages[group].slots);
+            self.pages.pool(group).distinct(pages.copied())
+        };
         let states = sequences.iter().flat_map(|held| held.states());
         Ok(HeldMemory {
-            kv_tokens: self.pages.distinct(pages) * self.granularity,
+            kv_tokens: self.pages.worth(pages),
             states: self.states.distinct(states),
         })
     }
@@ -411,11 +350,24 @@ impl<S: SequenceStorage> Sequences<S> {
                 lengths.filter(|at| *at <= len).max().unwrap_or(0)
             };
             let cut = sequence.layout.cut(snapshot, self.rules.attention);
+            // Windows move with the tokens: what one length lacks, shorter ones lack too.
+            let cut = if self.reach_back(sequence, cut) {
+                cut
+            } else {
+                0
+            };
             if cut == len {
                 return Ok(len);
             }
             len = cut;
         }
+    }
+
+    /// Whether the sequence still has all that tokens from `len` on attend to.
+    fn reach_back(&self, sequence: &Sequence<S::Sequence>, len: usize) -> bool {
+        let granularity = self.pages.granularity();
+        let mut groups = sequence.pages.iter().zip(self.pages.groups().iter());
+        groups.all(|(held, group)| held.reach_back(group, len, granularity))
     }
 
     /// [`Session::create_adapted`](crate::Session::create_adapted).
@@ -425,7 +377,7 @@ impl<S: SequenceStorage> Sequences<S> {
         Ok(self.insert(Sequence {
             adapters: adapters.into(),
             len: 0,
-            pages: Vec::new(),
+            pages: vec![HeldPages::default(); self.pages.groups().count()],
             state: None,
             snapshots: Vec::new(),
             layout: SequenceLayout::default(),
@@ -495,9 +447,9 @@ impl<S: SequenceStorage> Sequences<S> {
     /// A row of one more token that fits into the sequence's own pages and costs no snapshot:
     /// for rows that no caller has requested yet. `None` if it does not.
     pub fn grant_spare(&mut self, id: SequenceId) -> Option<RowGrant> {
-        let change = self.page_change(self.alive.get(&id)?, 1);
+        let changes = self.page_changes(self.alive.get(&id)?, 1);
         let states_run_out = self.snapshots.is_some() && self.states.available() == 0;
-        if change.acquired > 0 || states_run_out {
+        if changes.iter().any(|change| change.acquired > 0) || states_run_out {
             return None;
         }
         self.grant(id, 1, None).ok()
@@ -519,6 +471,7 @@ impl<S: SequenceStorage> Sequences<S> {
         if len == 0 {
             return Ok(id);
         }
+        self.skip_pages(id, len);
         let imported = self.grant(id, len, None).map_err(E::from);
         let imported = imported.and_then(|grant| match write(self, &grant) {
             Ok(()) => {
@@ -537,6 +490,17 @@ impl<S: SequenceStorage> Sequences<S> {
             self.release(id)?;
         }
         imported
+    }
+
+    /// Lets an empty sequence of a later length `len` begin with the pages that it then reaches.
+    fn skip_pages(&mut self, id: SequenceId, len: usize) {
+        let granularity = self.pages.granularity();
+        let Some(sequence) = self.alive.get_mut(&id) else {
+            return;
+        };
+        for (held, group) in sequence.pages.iter_mut().zip(self.pages.groups().iter()) {
+            held.first = group.first_page(len, granularity);
+        }
     }
 
     /// Ends a row: [commits](Self::commit) it unless its output is an error.
@@ -584,9 +548,13 @@ impl<S: SequenceStorage> Sequences<S> {
         if S::COPY_ON_WRITE == CopyOnWrite::Page
             && let Some(sequence) = self.alive.get_mut(&grant.sequence)
         {
-            let used = sequence.len.div_ceil(self.granularity);
-            for page in sequence.pages.drain(used..) {
-                self.pages.release(page);
+            let used = sequence.len.div_ceil(self.pages.granularity());
+            for (group, held) in sequence.pages.iter_mut().enumerate() {
+                let kept = used.saturating_sub(held.first).min(held.slots.len());
+                let pool = self.pages.pool_mut(group);
+                for page in held.slots.drain(kept..) {
+                    drop_page(&mut self.storage, pool, group, page);
+                }
             }
         }
     }
@@ -615,15 +583,19 @@ impl<S: SequenceStorage> Sequences<S> {
     fn share(&mut self, id: SequenceId, len: usize) -> Result<Sequence<S::Sequence>, SessionError> {
         let source = self.alive.get(&id);
         let source = source.ok_or(SessionError::UnknownSequence(id))?;
-        let pages = match S::COPY_ON_WRITE {
-            CopyOnWrite::Sequence if len > 0 => source.pages.len(),
-            _ => len.div_ceil(self.granularity),
-        };
+        let groups = self.pages.groups().iter();
+        let pages = source.pages.iter().zip(groups).map(|(held, group)| {
+            if S::COPY_ON_WRITE == CopyOnWrite::Sequence && len > 0 {
+                held.clone()
+            } else {
+                held.of_prefix(group, len, self.pages.granularity())
+            }
+        });
         let earlier = source.snapshots.partition_point(|s| s.len < len);
         let (earlier, later) = source.snapshots.split_at(earlier);
         let shared = Sequence {
             len,
-            pages: source.pages[..pages].to_vec(),
+            pages: pages.collect(),
             state: match len {
                 0 => None,
                 _ if len == source.len => source.state,
@@ -634,8 +606,9 @@ impl<S: SequenceStorage> Sequences<S> {
             adapters: Arc::clone(&source.adapters),
             stored: self.storage.share(&source.stored, len),
         };
-        for page in &shared.pages {
-            self.pages.retain(*page);
+        for (group, held) in shared.pages.iter().enumerate() {
+            let pool = self.pages.pool_mut(group);
+            held.slots.iter().for_each(|page| pool.retain(*page));
         }
         for state in shared.states() {
             self.states.retain(state);
@@ -654,8 +627,11 @@ impl<S: SequenceStorage> Sequences<S> {
         for state in sequence.states() {
             self.drop_state(state);
         }
-        for page in sequence.pages {
-            self.pages.release(page);
+        for (group, held) in sequence.pages.into_iter().enumerate() {
+            let pool = self.pages.pool_mut(group);
+            for page in held.slots {
+                drop_page(&mut self.storage, pool, group, page);
+            }
         }
         self.storage.release(sequence.stored);
     }
@@ -676,8 +652,8 @@ impl<S: SequenceStorage> Sequences<S> {
     ) -> Result<RowGrant, SessionError> {
         let sequence = self.get(id)?;
         let (start, before) = (sequence.len, sequence.state);
-        let change = self.page_change(sequence, tokens);
-        self.check_pages(change.acquired)?;
+        let changes = self.page_changes(sequence, tokens);
+        self.check_pages(&changes)?;
         let states = match self.snapshots {
             Some(_) => Some(RowStates {
                 before,
@@ -690,63 +666,77 @@ impl<S: SequenceStorage> Sequences<S> {
             sequence: id,
             start,
             tokens,
-            capacity: self.change_pages(id, change) * self.granularity,
+            capacity: self.change_pages(id, &changes) * self.pages.granularity(),
             states,
             views: Vec::new(),
         })
     }
 
-    fn page_change(&self, sequence: &Sequence<S::Sequence>, tokens: usize) -> PageChange {
-        let is_shared = |page: &Slot| self.pages.is_shared(*page);
-        let held = sequence.pages.len();
-        let (kept, copied) = match S::COPY_ON_WRITE {
-            CopyOnWrite::Page => {
-                let last = sequence.pages.last().copied();
-                let partial = last.filter(|_| !sequence.len.is_multiple_of(self.granularity));
-                let copied = partial.filter(is_shared);
-                (held - usize::from(copied.is_some()), copied)
-            }
-            CopyOnWrite::Sequence if sequence.pages.iter().any(is_shared) => (0, None),
-            CopyOnWrite::Sequence => (held, None),
-        };
-        let needed = (sequence.len + tokens).div_ceil(self.granularity);
-        PageChange {
-            kept,
-            acquired: needed.saturating_sub(kept),
-            copied,
+    fn page_changes(&self, sequence: &Sequence<S::Sequence>, tokens: usize) -> PageChanges {
+        let granularity = self.pages.granularity();
+        let end = (sequence.len + tokens).div_ceil(granularity);
+        let whole_arrays = S::COPY_ON_WRITE == CopyOnWrite::Sequence;
+        let mut changes = PageChanges::default();
+        for (index, group) in self.pages.groups().iter().enumerate() {
+            let of_group = (group, self.pages.pool(index));
+            let lengths = (sequence.len, end);
+            let held = &sequence.pages[index];
+            changes[index] = held.change(of_group, lengths, granularity, whole_arrays);
         }
+        changes
     }
 
-    fn check_pages(&mut self, count: usize) -> Result<(), SessionError> {
-        let mut available = self.pages.available();
-        if count <= available {
-            let needed = self.pages.len_after(count);
-            let missing = needed - self.storage.allocate_pages(needed).min(needed);
-            if missing == 0 {
-                return Ok(());
+    fn check_pages(&mut self, changes: &PageChanges) -> Result<(), SessionError> {
+        let exhausted =
+            |Shortage { wanted, available }| SessionError::KvExhausted { wanted, available };
+        self.pages.check(changes).map_err(exhausted)?;
+        for group in 0..self.pages.groups().count() {
+            let change = &changes[group];
+            if change.acquired == 0 {
+                continue;
             }
-            available = count - missing;
+            let needed = self.pages.len_after(group, change);
+            let missing = needed - self.storage.allocate_pages(group, needed).min(needed);
+            if missing > 0 {
+                let acquired = |of: usize| changes[of].acquired;
+                let lacking = |of: usize| if of == group { missing } else { 0 };
+                let without = |of: usize| acquired(of).saturating_sub(lacking(of));
+                return Err(exhausted(Shortage {
+                    wanted: self.pages.worth(acquired),
+                    available: self.pages.worth(without),
+                }));
+            }
         }
-        Err(SessionError::KvExhausted {
-            wanted: count * self.granularity,
-            available: available * self.granularity,
-        })
+        Ok(())
     }
 
-    /// Makes a change for which there are pages, and returns how many the sequence then has.
-    fn change_pages(&mut self, id: SequenceId, change: PageChange) -> usize {
+    /// Makes a change for which there are pages, and returns how many the first group then has,
+    /// freed ones included.
+    fn change_pages(&mut self, id: SequenceId, changes: &PageChanges) -> usize {
         let Some(sequence) = self.alive.get_mut(&id) else {
             return 0;
         };
-        for page in sequence.pages.drain(change.kept..) {
-            self.pages.release(page);
+        for (group, held) in sequence.pages.iter_mut().enumerate() {
+            let change = &changes[group];
+            let pool = self.pages.pool_mut(group);
+            let kept = change.dropped + change.kept;
+            for page in held.slots.drain(kept..) {
+                drop_page(&mut self.storage, pool, group, page);
+            }
+            for page in held.slots.drain(..change.dropped) {
+                drop_page(&mut self.storage, pool, group, page);
+            }
+            held.first += change.dropped;
+            for _ in 0..change.acquired {
+                let Some(page) = pool.acquire() else { break };
+                self.storage.acquire_page(group, page);
+                held.slots.push(page);
+            }
+            if let Some(from) = change.copied {
+                self.storage.copy_page(group, from, held.slots[change.kept]);
+            }
         }
-        let acquired = (0..change.acquired).map_while(|_| self.pages.acquire());
-        sequence.pages.extend(acquired);
-        if let Some(from) = change.copied {
-            self.storage.copy_page(from, sequence.pages[change.kept]);
-        }
-        sequence.pages.len()
+        sequence.pages.first().map_or(0, HeldPages::end)
     }
 
     /// A state for a row, for which snapshots are given up.
@@ -788,5 +778,12 @@ impl<S: SequenceStorage> Sequences<S> {
         let oldest = holder.snapshots.remove(0);
         self.drop_state(oldest.state);
         true
+    }
+}
+
+/// Drops a sequence's reference to a page.
+fn drop_page<S: SequenceStorage>(storage: &mut S, pool: &mut SlotPool, group: usize, page: Slot) {
+    if pool.release(page) {
+        storage.free_page(group, page);
     }
 }

@@ -1,5 +1,5 @@
 use super::*;
-use crate::StepOutput;
+use crate::{KvGroup, Reach, StepOutput};
 
 const PAGE: usize = 16;
 
@@ -26,11 +26,11 @@ impl<const WHOLE: bool> SequenceStorage for TestStorage<WHOLE> {
 
     fn release(&mut self, _sequence: usize) {}
 
-    fn allocate_pages(&mut self, count: usize) -> usize {
+    fn allocate_pages(&mut self, _group: usize, count: usize) -> usize {
         self.backed.unwrap_or(count)
     }
 
-    fn copy_page(&mut self, from: Slot, to: Slot) {
+    fn copy_page(&mut self, _group: usize, from: Slot, to: Slot) {
         self.copies.push((from, to));
     }
 
@@ -45,6 +45,7 @@ type Whole = Sequences<TestStorage<true>>;
 fn limits(pages: usize) -> SequenceLimits {
     SequenceLimits {
         kv_tokens: pages * PAGE,
+        kv_groups: KvGroups::uniform(1),
         granularity: PAGE,
         states: 0,
         max_sequences: 4,
@@ -127,11 +128,11 @@ fn forks_share_pages_until_they_write() {
     let all = [source, at_page_end, inside_page];
     assert_eq!(held(&sequences, &all), 3);
     assert_eq!(held(&sequences, &[at_page_end]), 2);
-    let tail = sequences.pages(source).unwrap()[2];
+    let tail = sequences.pages(source, 0).unwrap().slots[2];
     append(&mut sequences, at_page_end, 1).unwrap();
     assert!(sequences.storage().copies.is_empty());
     append(&mut sequences, inside_page, 1).unwrap();
-    let copy = sequences.pages(inside_page).unwrap()[2];
+    let copy = sequences.pages(inside_page, 0).unwrap().slots[2];
     assert_eq!(sequences.storage().copies, [(tail, copy)]);
     assert_eq!(held(&sequences, &all), 5);
     sequences.release(source).unwrap();
@@ -318,4 +319,129 @@ fn count_is_limited_and_ids_are_not_reused() {
             available: 0
         })
     );
+}
+
+/// Layers that keep all, and layers with a window of 40 tokens that take three times as much.
+fn windowed(tokens: usize) -> Paged {
+    let group = |reach, bytes_per_token| KvGroup {
+        reach,
+        bytes_per_token,
+    };
+    let limits = SequenceLimits {
+        kv_tokens: tokens,
+        kv_groups: KvGroups::new(&[group(Reach::All, 1), group(Reach::Window(40), 3)]),
+        ..limits(0)
+    };
+    Paged::new(TestStorage::default(), limits)
+}
+
+/// The first page of the window, and how many there are.
+fn window(sequences: &Paged, id: SequenceId) -> (usize, usize) {
+    let pages = sequences.pages(id, 1).unwrap();
+    (pages.first, pages.slots.len())
+}
+
+#[test]
+fn pages_behind_windows_are_freed() {
+    let mut sequences = windowed(1000);
+    let id = sequence(&mut sequences, 100);
+    assert_eq!(
+        window(&sequences, id),
+        (0, 7),
+        "nothing before the first row"
+    );
+    append(&mut sequences, id, 1).unwrap();
+    // The row at 100 reaches back to 61, in the fourth page.
+    assert_eq!(window(&sequences, id), (3, 4));
+    append(&mut sequences, id, 50).unwrap();
+    assert_eq!(window(&sequences, id), (3, 7));
+    append(&mut sequences, id, 1).unwrap();
+    assert_eq!(window(&sequences, id), (7, 3));
+    assert_eq!(sequences.pages(id, 0).unwrap().slots.len(), 10);
+    // Ten pages of weight 1 and three of weight 3.
+    let held = sequences.held(&[id]).unwrap().kv_tokens;
+    assert_eq!(held, (PAGE * (10 + 3 * 3)).div_ceil(4));
+    assert_eq!(sequences.available_tokens(), 1000 - held);
+    sequences.release(id).unwrap();
+    assert_eq!(sequences.available_tokens(), 1000);
+}
+
+#[test]
+fn windows_bound_what_is_in_use() {
+    // Without freeing, 1,000 tokens would be needed.
+    let mut sequences = windowed(360);
+    let id = sequences.create(&[]).unwrap();
+    for _ in 0..25 {
+        append(&mut sequences, id, 40).unwrap();
+    }
+    let memory = sequences.held(&[id]).unwrap().kv_tokens;
+    assert!(memory <= 360, "{memory}");
+    // Slots are reused, so that storages grow no further either.
+    let slots = sequences.pages(id, 1).unwrap().slots;
+    assert!(slots.iter().all(|slot| slot.index() < 8), "{slots:?}");
+    assert!(matches!(
+        append(&mut sequences, id, 500),
+        Err(SessionError::KvExhausted { .. })
+    ));
+    assert_eq!(sequences.len(id), Ok(1000));
+    append(&mut sequences, id, 1).unwrap();
+}
+
+#[test]
+fn windowed_sequences_are_cut_within_their_windows() {
+    let mut sequences = windowed(1000);
+    let id = sequence(&mut sequences, 39);
+    assert_eq!(cuts(&sequences, id), (0..=39).collect::<Vec<_>>());
+    append(&mut sequences, id, 81).unwrap();
+    assert_eq!(cuts(&sequences, id).len(), 121, "the row can be undone");
+    append(&mut sequences, id, 30).unwrap();
+    // The row at 120 reached back to 81, in a page that begins at 80, from where 119 reaches on.
+    let expected: Vec<usize> = [0].into_iter().chain(119..=150).collect();
+    assert_eq!(cuts(&sequences, id), expected);
+    let refused = SessionError::NoSnapshot {
+        len: 118,
+        reusable: 0,
+    };
+    assert_eq!(sequences.fork(id, 118), Err(refused.clone()));
+    assert_eq!(sequences.truncate(id, 118), Err(refused));
+    let fork = sequences.fork(id, 130).unwrap();
+    assert_eq!(window(&sequences, fork), (5, 4));
+    // The fork keeps its pages while the source goes on and ends.
+    let pages = sequences.pages(fork, 1).unwrap().slots.to_vec();
+    append(&mut sequences, id, 200).unwrap();
+    append(&mut sequences, id, 1).unwrap();
+    assert_eq!(sequences.pages(fork, 1).unwrap().slots, pages);
+    sequences.release(id).unwrap();
+    append(&mut sequences, fork, 1).unwrap();
+    assert_eq!(window(&sequences, fork), (5, 4));
+    sequences.truncate(fork, 0).unwrap();
+    assert_eq!(sequences.available_tokens(), 1000);
+    append(&mut sequences, fork, 5).unwrap();
+    assert_eq!(window(&sequences, fork), (0, 1));
+}
+
+#[test]
+fn imports_begin_with_their_windows() {
+    let mut sequences = windowed(1000);
+    let imported = sequences.import(header(200), |_, _| Ok::<_, SessionError>(()));
+    let imported = imported.unwrap();
+    assert_eq!(window(&sequences, imported), (10, 3));
+    assert_eq!(sequences.pages(imported, 0).unwrap().slots.len(), 13);
+    assert_eq!(sequences.reusable(imported, 198), Ok(0));
+    let failed = sequences.import(header(200), |_, _| Err(SessionError::NotANumber));
+    assert_eq!(failed, Err(SessionError::NotANumber));
+    sequences.release(imported).unwrap();
+    assert_eq!(sequences.available_tokens(), 1000);
+}
+
+#[test]
+fn rolled_back_row_keeps_its_window() {
+    let mut sequences = windowed(1000);
+    let id = sequence(&mut sequences, 100);
+    let grant = sequences.grant(id, 60, None).unwrap();
+    sequences.roll_back(grant);
+    assert_eq!(window(&sequences, id), (3, 4));
+    assert_eq!(cuts(&sequences, id)[..2], [0, 87]);
+    append(&mut sequences, id, 60).unwrap();
+    assert_eq!(window(&sequences, id), (3, 7));
 }

@@ -161,6 +161,14 @@ impl CatalogEntry {
         self.kv.bytes_per_token(self.kv.layers)
     }
 
+    /// The same for the layers without a window.
+    pub fn kv_bytes_per_token_everywhere(&self) -> u64 {
+        match self.kv.window {
+            None => self.kv_bytes_per_token(),
+            Some(_) => self.kv.bytes_per_token(self.kv.full_layers.unwrap_or(0)),
+        }
+    }
+
     /// KV bytes of a sequence at 16 bits. Layers with a window store at most that many tokens.
     pub fn kv_bytes(&self, tokens: u64) -> u64 {
         let KvShape {

@@ -32,10 +32,9 @@ pub use counters::{FakeCounters, StepShape};
 use model::{History, Model};
 pub use options::{FakeOptions, Fault};
 
-const KV_BYTES_PER_TOKEN: u64 = 4;
 const MEDIA_BYTES_PER_POSITION: u64 = 4;
 /// As large as the KV of many tokens, like real recurrent states.
-const STATE_BYTES: u64 = 64 * KV_BYTES_PER_TOKEN;
+const STATE_BYTES: u64 = 256;
 
 pub struct FakeSession {
     options: FakeOptions,
@@ -63,7 +62,7 @@ impl SequenceStorage for Histories {
 
     fn release(&mut self, _sequence: History) {}
 
-    fn copy_page(&mut self, _from: Slot, _to: Slot) {}
+    fn copy_page(&mut self, _group: usize, _from: Slot, _to: Slot) {}
 
     fn free_media(&mut self, media: MediaId) {
         self.media.remove(&media);
@@ -84,6 +83,7 @@ impl FakeSession {
                 Histories::default(),
                 SequenceLimits {
                     kv_tokens: options.kv_capacity,
+                    kv_groups: options.kv_groups,
                     granularity: options.kv_granularity,
                     states: options.max_states,
                     max_sequences: options.max_sequences,
@@ -240,6 +240,7 @@ fn capabilities(options: &FakeOptions) -> Capabilities {
         draws: options.draws,
         prefix_copy: match options.snapshots {
             Some(_) => PrefixCopy::AtSnapshots,
+            None if options.kv_groups.free_within(options.max_context) => PrefixCopy::AtSnapshots,
             None if options.media.attention == MediaAttention::FirstRow => PrefixCopy::None,
             None => PrefixCopy::AnyLength,
         },
@@ -266,10 +267,12 @@ impl Session for FakeSession {
     fn memory(&self) -> Memory {
         self.sequences.memory(Memory {
             weight_bytes: 0,
-            kv_bytes_per_token: KV_BYTES_PER_TOKEN,
+            kv_bytes_per_token: self.options.kv_groups.bytes_per_token(),
+            kv_groups: self.options.kv_groups,
             kv_capacity: self.options.kv_capacity,
             kv_in_use: 0,
             kv_granularity: self.options.kv_granularity,
+            kv_row_tokens: self.options.max_step_tokens,
             state_bytes: self.options.snapshots.map_or(0, |_| STATE_BYTES),
             states_in_use: 0,
             media_bytes_per_position: MEDIA_BYTES_PER_POSITION,

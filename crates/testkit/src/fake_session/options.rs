@@ -1,8 +1,8 @@
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use loquat_session::AdapterLimits;
 use loquat_session::sequences::{MediaRules, SnapshotPolicy};
+use loquat_session::{AdapterLimits, KvGroups};
 
 use super::clock::{Cost, VirtualClock};
 
@@ -19,6 +19,9 @@ pub struct FakeOptions {
     pub max_step_tokens: usize,
     pub kv_capacity: usize,
     pub kv_granularity: usize,
+    /// Layers by reach. Groups with windows free what is behind them, so that sequences can be
+    /// forked and truncated only inside of them.
+    pub kv_groups: KvGroups,
     /// When set, the fake is a recurrent model: sequences hold states besides their KV, and can be
     /// forked and truncated only at snapshots.
     pub snapshots: Option<SnapshotPolicy>,
@@ -63,6 +66,7 @@ impl Default for FakeOptions {
             max_step_tokens: 256,
             kv_capacity: 16 * 4096,
             kv_granularity: 16,
+            kv_groups: KvGroups::uniform(4),
             snapshots: None,
             max_states: 4 * 64,
             media: MediaRules::default(),
