@@ -243,15 +243,16 @@ impl AdapterWeights {
         self.low_rank.keys().copied().chain(matrices)
     }
 
-    /// Bytes of all values as `f32`, rows of factors in groups of 16: the most that a backend needs
-    /// for them.
+    /// Bytes of all values as `f32`, rows of factors in groups of 16, and each factor in whole cache
+    /// lines: the most that a backend needs for them.
     pub fn bytes(&self) -> u64 {
         let factors = self.low_ranks().map(|(_, _, change)| {
             let magnitude = change.magnitude.as_ref().map_or(0, |values| values.len());
             // Shared factors count for each role, since a backend may store them so. A matrix with
             // magnitudes has three numbers for each row besides.
             let rows = change.b.rows.next_multiple_of(16);
-            change.a.values.len() + rows * change.rank() + 4 * magnitude
+            let first = change.a.values.len().next_multiple_of(16);
+            first + rows * change.rank() + 4 * magnitude
         });
         let matrices = self.replaced.matrices();
         let matrices = matrices.map(|(_, matrix)| matrix.rows() * matrix.cols());
