@@ -6,7 +6,7 @@ use std::sync::Arc;
 use loquat_cpu_kernels::{Format, LANES, LowRankTile, PlainRows};
 use loquat_session::{AdapterWeights, SessionError};
 use loquat_spec::Role;
-use loquat_weights::{Factor, LowRank, Matrix};
+use loquat_weights::{ColumnLengths, Factor, LowRank, Matrix};
 
 use crate::arena::{Arena, Region};
 use crate::linear::{Linear, LinearWeights};
@@ -23,7 +23,7 @@ pub struct LoadedAdapter {
     /// By slot of a vector.
     vectors: Vec<Option<Vec<f32>>>,
     /// Of the embedding, whose rows are looked up.
-    embedding: Option<LowRank>,
+    embedding: Option<(LowRank, Option<ColumnLengths>)>,
     table: Option<Matrix>,
 }
 
@@ -114,7 +114,11 @@ impl LoadedAdapter {
     pub fn predict_bytes(adapter: &AdapterWeights) -> u64 {
         let factors = adapter.low_ranks().map(|(role, _, change)| {
             if role == Role::Embedding {
-                return (change.a.values().len() + change.b.values().len()) * 4;
+                let lengths = change
+                    .magnitude
+                    .as_ref()
+                    .map_or(0, |_| ColumnLengths::bytes(change.a.cols()));
+                return (change.a.values().len() + change.b.values().len()) * 4 + lengths;
             }
             let magnitudes = change.magnitude.as_ref().map_or(0, |values| values.len());
             Layout::new(change).bytes + magnitudes * 4 * 4
@@ -151,7 +155,16 @@ impl LoadedAdapter {
         let mut unsupported = Vec::new();
         for (role, member, change) in adapter.low_ranks() {
             if role == Role::Embedding {
-                loaded.embedding = Some(change.clone());
+                let decode = |token: usize, out: &mut [f32]| {
+                    model.table_row(token, None, out);
+                    Ok::<_, SessionError>(())
+                };
+                let lengths = ColumnLengths::compute(change, decode)?;
+                if lengths.is_none() && change.magnitude.is_some() {
+                    let why = "the lengths of the embedding's columns are not finite numbers";
+                    return Err(SessionError::InvalidAdapter(why.to_owned()));
+                }
+                loaded.embedding = Some((change.clone(), lengths));
                 continue;
             }
             match slots.matrix(role, member) {
@@ -227,12 +240,32 @@ impl LoadedAdapter {
         self.table.as_ref()
     }
 
-    /// Adds the change of a token's embedding.
-    pub fn add_embedding(&self, token: usize, scale: f32, out: &mut [f32]) {
-        let Some(change) = &self.embedding else {
+    /// Whether it multiplies the model's own embeddings.
+    pub fn scales_embedding(&self) -> bool {
+        let lengths = self.embedding.as_ref().map(|(_, lengths)| lengths);
+        lengths.is_some_and(Option::is_some)
+    }
+
+    /// Adds the change of a token's embedding, which is `base` without adapters.
+    pub fn add_embedding(&self, token: usize, scale: f32, base: &[f32], out: &mut [f32]) {
+        let Some((change, lengths)) = &self.embedding else {
             return;
         };
         let scale = scale * change.scale;
+        if let Some(lengths) = lengths {
+            let mut own = vec![0.0f32; out.len()];
+            for (k, factor) in change.b.row(token).iter().enumerate() {
+                let factor = scale * factor;
+                for (own, value) in own.iter_mut().zip(change.a.row(k)) {
+                    *own = factor.mul_add(*value, *own);
+                }
+            }
+            let values = out.iter_mut().zip(base).zip(&own);
+            for (((out, base), own), factor) in values.zip(lengths.factors(scale)) {
+                *out += (base + own) * factor - base;
+            }
+            return;
+        }
         for (k, factor) in change.b.row(token).iter().enumerate() {
             let factor = scale * factor;
             for (out, value) in out.iter_mut().zip(change.a.row(k)) {
