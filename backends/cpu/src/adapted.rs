@@ -1,17 +1,18 @@
 //! Products of a step some of whose tokens have adapters.
 //!
-//! The first factors are multiplied in the same loop as the model's matrices, the second ones added
-//! to the outputs in one more. Tokens without adapters take no part in either.
+//! The first factors are multiplied in a loop of their own, the second ones are added to the
+//! outputs by the tasks that compute them. Tokens without adapters take no part in either.
 
 use std::ops::Range;
 
 use loquat_cpu_kernels::{Kernels, LANES, PlainOut};
 use loquat_session::AdapterLimits;
 use loquat_spec::{FeedForward, Inner, Mixer, ModelSpec};
+use smallvec::SmallVec;
 
 use crate::adapter::{Applied, Factors};
 use crate::buffers::{Buffer, fit};
-use crate::linear::{Product, Products, arrange, multiply, run_product};
+use crate::linear::{Product, Products, TASKS_PER_THREAD, arrange, multiply, run_product};
 use crate::pool::Pool;
 use crate::shared::SharedMut;
 
@@ -64,6 +65,7 @@ pub fn extend_runs(runs: &mut Vec<Run>, row: usize, group: Option<usize>) {
 #[derive(Default)]
 pub struct Scratch {
     units: Vec<Unit>,
+    inputs: Vec<InputTask>,
     outputs: Vec<Output>,
     /// The first factors' products, `[unit][row][rank]`.
     inner: Buffer<f32>,
@@ -72,14 +74,24 @@ pub struct Scratch {
 /// Some rows of a product's input times an adapter's first factor.
 struct Unit {
     product: usize,
+    /// In the step's list.
+    run: usize,
     /// From the product's first.
     rows: Range<usize>,
-    /// In [`StepAdapters::applied`].
-    applied: usize,
     rank: usize,
     /// In [`Scratch::inner`].
     at: usize,
-    first_task: usize,
+    /// The adapter's scales, for each lane of a tile.
+    scales: [f32; LANES],
+}
+
+/// A part of a unit's work.
+struct InputTask {
+    unit: usize,
+    /// From the unit's first.
+    rows: Range<usize>,
+    /// Of the rank.
+    factor_rows: Range<usize>,
 }
 
 /// Some rows of a product's output, to which units are added.
@@ -87,8 +99,10 @@ struct Output {
     product: usize,
     rows: Range<usize>,
     units: Range<usize>,
-    first_task: usize,
 }
+
+/// The factors of each unit. Those of a decode step need no allocation.
+type FactorList<'a> = SmallVec<[&'a Factors; 32]>;
 
 /// What computes.
 pub struct Compute<'a> {
@@ -100,12 +114,13 @@ pub struct Compute<'a> {
 
 /// Rows of an input that a task multiplies by a first factor: whole blocks of the kernels.
 const INPUT_ROWS: usize = 48;
-/// Tiles and rows of an output that a task adds to.
-const OUTPUT_TILES: usize = 16;
-const OUTPUT_ROWS: usize = 64;
+/// Rows of a first factor that kernels multiply together.
+const FACTOR_ROWS: usize = 4;
 
-/// Runs several products in one parallel loop, with the adapters of `runs`, which are rows of the
-/// products' inputs.
+/// Runs several products with the adapters of `runs`, which are rows of the products' inputs.
+///
+/// One parallel loop multiplies the first factors. In a second one, which computes the products
+/// themselves, each task adds the second factors to its outputs while they are in the cache.
 pub fn multiply_adapted<'a>(
     compute: Compute<'_>,
     runs: &[Run],
@@ -121,41 +136,53 @@ pub fn multiply_adapted<'a>(
         return multiply(kernels, pool, products);
     }
     let products = products.as_mut();
-    let values = scratch.plan(adapters, runs, products);
-    fit(&mut scratch.inner, values);
     let mut split = split_replaced(adapters, runs, products);
     let tasks = if split.is_empty() {
         arrange(pool, products)
     } else {
         arrange(pool, &mut split)
     };
-    let products = &*products;
-    let base: &[Product] = if split.is_empty() { products } else { &split };
-    let (inputs, outputs) = scratch.arrange(products);
-    let (units, added) = (&scratch.units, &scratch.outputs);
+    let products: &[Product] = if split.is_empty() { products } else { &split };
+    let mut factors = FactorList::new();
+    let values = scratch.plan((adapters, runs), products, &mut factors);
+    scratch.divide_inputs(pool.threads());
+    fit(&mut scratch.inner, values);
+    let (units, inputs) = (&scratch.units, &scratch.inputs);
     let inner = SharedMut::new(&mut scratch.inner);
-    pool.run(tasks + inputs, &|task| match task.checked_sub(tasks) {
-        None => run_product(kernels, base, task),
-        Some(task) => {
-            let after = units.partition_point(|unit| unit.first_task <= task);
-            let unit = &units[after - 1];
-            let part = task - unit.first_task;
-            unit.multiply(kernels, adapters, &products[unit.product], part, &inner);
-        }
+    pool.run(inputs.len(), &|task| {
+        let task = &inputs[task];
+        let unit = &units[task.unit];
+        task.run(
+            kernels,
+            unit,
+            factors[task.unit],
+            &products[unit.product],
+            &inner,
+        );
     });
     let inner = &*scratch.inner;
-    pool.run(outputs, &|task| {
-        let after = added.partition_point(|output| output.first_task <= task);
-        let output = &added[after - 1];
-        let part = task - output.first_task;
-        let add = OutputTask {
-            kernels,
-            adapters,
-            units: &units[output.units.clone()],
-            product: &products[output.product],
-            inner,
-        };
-        add.run(output.rows.clone(), part);
+    let outputs = &scratch.outputs;
+    pool.run(tasks, &|task| {
+        run_product(kernels, products, task, &|product, tiles, rows| {
+            let end = |output: &Output| (output.product, output.rows.end);
+            let first = outputs.partition_point(|output| end(output) <= (product, rows.start));
+            let reached = outputs[first..]
+                .iter()
+                .take_while(|output| output.product == product && output.rows.start < rows.end);
+            for output in reached {
+                let own = output.rows.start.max(rows.start)..output.rows.end.min(rows.end);
+                let add = OutputTask {
+                    kernels,
+                    units: &units[output.units.clone()],
+                    factors: &factors[output.units.clone()],
+                    product: &products[product],
+                    inner,
+                };
+                for tile in tiles.clone() {
+                    add.add_tile(own.clone(), tile);
+                }
+            }
+        });
     });
 }
 
@@ -196,8 +223,14 @@ fn split_replaced<'s>(
 }
 
 impl Scratch {
-    /// Lists the work that adapters add to products. Returns the values that units compute.
-    fn plan(&mut self, adapters: &StepAdapters, runs: &[Run], products: &[Product]) -> usize {
+    /// Lists the work that adapters add to products, and the factors of each unit. Returns the
+    /// values that units compute.
+    fn plan<'s>(
+        &mut self,
+        (adapters, runs): (&'s StepAdapters, &[Run]),
+        products: &[Product],
+        all_factors: &mut FactorList<'s>,
+    ) -> usize {
         self.units.clear();
         self.outputs.clear();
         let mut values = 0;
@@ -205,22 +238,24 @@ impl Scratch {
             let Some(slot) = product.slot() else {
                 continue;
             };
-            for run in runs {
+            for (run_index, run) in runs.iter().enumerate() {
                 let Some(rows) = product.own_rows(&run.rows) else {
                     continue;
                 };
                 let first = self.units.len();
-                for applied in adapters.groups[run.group].clone() {
-                    let Some(factors) = adapters.applied[applied].adapter.factors(slot) else {
+                for at in adapters.groups[run.group].clone() {
+                    let applied = &adapters.applied[at];
+                    let Some(factors) = applied.adapter.factors(slot) else {
                         continue;
                     };
+                    all_factors.push(factors);
                     self.units.push(Unit {
                         product: index,
+                        run: run_index,
                         rows: rows.clone(),
-                        applied,
                         rank: factors.rank(),
                         at: values,
-                        first_task: 0,
+                        scales: [factors.scale * applied.scale; LANES],
                     });
                     values += rows.len() * factors.rank();
                 }
@@ -229,7 +264,6 @@ impl Scratch {
                         product: index,
                         rows,
                         units: first..self.units.len(),
-                        first_task: 0,
                     });
                 }
             }
@@ -237,89 +271,76 @@ impl Scratch {
         values
     }
 
-    /// Numbers the tasks of units and of outputs, and returns how many there are.
-    fn arrange(&mut self, products: &[Product]) -> (usize, usize) {
-        let (mut inputs, mut outputs) = (0, 0);
-        for unit in &mut self.units {
-            unit.first_task = inputs;
-            inputs += unit.rows.len().div_ceil(INPUT_ROWS);
+    /// Divides the first factors' products into tasks. Units with the same rows of input are
+    /// neighbours, so that the rows are in the cache for all but the first.
+    fn divide_inputs(&mut self, threads: usize) {
+        self.inputs.clear();
+        let blocks = |unit: &Unit| unit.rows.len().div_ceil(INPUT_ROWS);
+        let all: usize = self.units.iter().map(blocks).sum();
+        // With few blocks, threads share a factor.
+        let parts = (TASKS_PER_THREAD * threads).div_ceil(all.max(1));
+        for (index, unit) in self.units.iter().enumerate() {
+            let factor_rows = unit.rank.div_ceil(parts).next_multiple_of(FACTOR_ROWS);
+            for block in 0..blocks(unit) {
+                let end = ((block + 1) * INPUT_ROWS).min(unit.rows.len());
+                for first in (0..unit.rank).step_by(factor_rows) {
+                    self.inputs.push(InputTask {
+                        unit: index,
+                        rows: block * INPUT_ROWS..end,
+                        factor_rows: first..(first + factor_rows).min(unit.rank),
+                    });
+                }
+            }
         }
-        for output in &mut self.outputs {
-            output.first_task = outputs;
-            let parts = output_parts(&products[output.product]);
-            outputs += parts * output.rows.len().div_ceil(OUTPUT_ROWS);
+        if all > self.units.len() {
+            let units = &self.units;
+            self.inputs
+                .sort_by_key(|task| (units[task.unit].run, task.rows.start, task.unit));
         }
-        (inputs, outputs)
     }
 }
 
-/// Parts of a product's columns, each for a task.
-fn output_parts(product: &Product) -> usize {
-    product.cols().div_ceil(LANES * OUTPUT_TILES)
-}
-
-impl Unit {
-    fn factors<'a>(&self, adapters: &'a StepAdapters, product: &Product) -> Option<&'a Factors> {
-        let adapter = &adapters.applied[self.applied].adapter;
-        adapter.factors(product.slot()?)
-    }
-
-    fn multiply(
+impl InputTask {
+    fn run(
         &self,
         kernels: &Kernels,
-        adapters: &StepAdapters,
+        unit: &Unit,
+        factors: &Factors,
         product: &Product,
-        part: usize,
         inner: &SharedMut<f32>,
     ) {
-        let Some(factors) = self.factors(adapters, product) else {
-            return;
-        };
-        let first = part * INPUT_ROWS;
-        let count = INPUT_ROWS.min(self.rows.len() - first);
-        let from = self.rows.start + first;
-        let x = product.input_rows(from..from + count);
-        // SAFETY: this task alone writes the rows' products, which the buffer has room for; the
-        // table was chosen for this machine.
+        let first = unit.rows.start + self.rows.start;
+        let x = product.input_rows(first..first + self.rows.len());
+        let at = unit.at + self.rows.start * unit.rank + self.factor_rows.start;
+        // SAFETY: this task alone writes these columns of the rows' products, which the buffer has
+        // room for; the table was chosen for this machine.
         unsafe {
-            let at = self.at + first * self.rank;
             let out = PlainOut {
-                start: inner.slice(at, count * self.rank).as_mut_ptr(),
-                stride: self.rank,
+                start: inner.pointer(at),
+                stride: unit.rank,
             };
-            (kernels.plain)(&factors.a(), x, out);
+            (kernels.plain)(&factors.a(self.factor_rows.clone()), x, out);
         }
     }
 }
 
+/// Adds an output's units to tiles of it.
 struct OutputTask<'a> {
     kernels: &'a Kernels,
-    adapters: &'a StepAdapters,
     units: &'a [Unit],
+    /// Of the units.
+    factors: &'a [&'a Factors],
     product: &'a Product<'a>,
     inner: &'a [f32],
 }
 
 impl OutputTask<'_> {
-    fn run(&self, rows: Range<usize>, part: usize) {
-        let columns = output_parts(self.product);
-        let (first, column) = (part / columns * OUTPUT_ROWS, part % columns * OUTPUT_TILES);
-        let count = OUTPUT_ROWS.min(rows.len() - first);
-        let tiles = self.product.cols().div_ceil(LANES);
-        for tile in column..tiles.min(column + OUTPUT_TILES) {
-            self.add_tile(rows.start, first..first + count, tile);
-        }
-    }
-
-    /// Adds to sixteen columns of some rows, counted from `start`.
-    fn add_tile(&self, start: usize, rows: Range<usize>, tile: usize) {
+    /// Adds to sixteen columns of some of the product's rows, which are the units' too.
+    fn add_tile(&self, rows: Range<usize>, tile: usize) {
         let cols = self.product.cols();
         let width = LANES.min(cols - tile * LANES);
-        let Some((own, scales)) = self.scales(tile, width) else {
-            return;
-        };
         if width == LANES {
-            let at = (start + rows.start) * cols + tile * LANES;
+            let at = rows.start * cols + tile * LANES;
             // SAFETY: this task alone writes these columns of these rows, and all exist.
             let first = unsafe { self.product.output(at) };
             let out = PlainOut {
@@ -327,7 +348,7 @@ impl OutputTask<'_> {
                 stride: cols,
             };
             // SAFETY: as above.
-            unsafe { self.add(own.as_ref(), &scales, rows, tile, out) };
+            unsafe { self.add(rows, tile, out) };
             return;
         }
         // The last tile's padding must not overwrite the next row.
@@ -335,7 +356,7 @@ impl OutputTask<'_> {
             let mut padded = [0.0; LANES];
             // SAFETY: this task alone writes these columns of this row.
             let values = unsafe {
-                let at = self.product.output((start + row) * cols + tile * LANES);
+                let at = self.product.output(row * cols + tile * LANES);
                 std::slice::from_raw_parts_mut(at, width)
             };
             padded[..width].copy_from_slice(values);
@@ -344,22 +365,15 @@ impl OutputTask<'_> {
                 stride: LANES,
             };
             // SAFETY: there are sixteen values for one row.
-            unsafe { self.add(own.as_ref(), &scales, row..row + 1, tile, out) };
+            unsafe { self.add(row..row + 1, tile, out) };
             values.copy_from_slice(&padded[..width]);
         }
     }
 
     /// # Safety
     /// `out` must be valid for sixteen values of each of the rows, for this thread alone.
-    unsafe fn add(
-        &self,
-        own: Option<&[f32; LANES]>,
-        scales: &[[f32; LANES]; MAX_UNITS],
-        rows: Range<usize>,
-        tile: usize,
-        out: PlainOut,
-    ) {
-        if let Some(own) = own {
+    unsafe fn add(&self, rows: Range<usize>, tile: usize, out: PlainOut) {
+        if let Some(own) = self.own_factors(tile) {
             for row in 0..rows.len() {
                 // SAFETY: the caller's promise.
                 let values =
@@ -369,40 +383,36 @@ impl OutputTask<'_> {
                 }
             }
         }
-        for (unit, scales) in self.units.iter().zip(scales) {
-            let Some(factors) = unit.factors(self.adapters, self.product) else {
-                continue;
-            };
-            let at = unit.at + rows.start * unit.rank;
+        for (unit, factors) in self.units.iter().zip(self.factors) {
+            let at = unit.at + (rows.start - unit.rows.start) * unit.rank;
             let inner = &self.inner[at..at + rows.len() * unit.rank];
+            let of_tile;
+            let scales = match &factors.lengths {
+                None => &unit.scales,
+                Some(lengths) => {
+                    of_tile = lengths.factors(tile, &unit.scales);
+                    &std::array::from_fn(|lane| unit.scales[lane] * of_tile[lane])
+                }
+            };
             // SAFETY: the caller's promise; the table was chosen for this machine.
             unsafe { (self.kernels.add_low_rank)(&factors.b(tile), inner, scales, out) };
         }
     }
 
-    /// What a tile's own values are multiplied by, if by anything, and each unit's.
-    #[expect(clippy::type_complexity, reason = "used once")]
-    fn scales(
-        &self,
-        tile: usize,
-        width: usize,
-    ) -> Option<(Option<[f32; LANES]>, [[f32; LANES]; MAX_UNITS])> {
+    /// What a tile's own values are multiplied by, if any unit has magnitudes.
+    fn own_factors(&self, tile: usize) -> Option<[f32; LANES]> {
         let mut own = None;
-        let mut all = [[0.0; LANES]; MAX_UNITS];
-        for (unit, scales) in self.units.iter().zip(&mut all) {
-            let factors = unit.factors(self.adapters, self.product)?;
-            let scale = factors.scale * self.adapters.applied[unit.applied].scale;
-            scales.fill(scale);
-            if let Some(lengths) = &factors.lengths {
-                let own = own.get_or_insert([1.0; LANES]);
-                for lane in 0..width {
-                    let factor = lengths.factor(tile * LANES + lane, scale);
-                    own[lane] += factor - 1.0;
-                    scales[lane] *= factor;
-                }
+        for (unit, factors) in self.units.iter().zip(self.factors) {
+            let Some(lengths) = &factors.lengths else {
+                continue;
+            };
+            let own = own.get_or_insert([1.0; LANES]);
+            let of_tile = lengths.factors(tile, &unit.scales);
+            for (own, factor) in own.iter_mut().zip(of_tile) {
+                *own += factor - 1.0;
             }
         }
-        Some((own, all))
+        own
     }
 }
 

@@ -1,12 +1,14 @@
 //! Adapters in the layouts that a step reads.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use loquat_cpu_kernels::{Format, LANES, LowRankTile, PlainRows};
 use loquat_session::{AdapterWeights, SessionError};
 use loquat_spec::Role;
-use loquat_weights::{Factor, LowRank, Matrix};
+use loquat_weights::{ColumnLengths, Factor, LowRank, Matrix};
 
+use crate::arena::{Arena, Region};
 use crate::linear::{Linear, LinearWeights};
 use crate::model::Model;
 use crate::pool::Pool;
@@ -21,27 +23,51 @@ pub struct LoadedAdapter {
     /// By slot of a vector.
     vectors: Vec<Option<Vec<f32>>>,
     /// Of the embedding, whose rows are looked up.
-    embedding: Option<LowRank>,
+    embedding: Option<(LowRank, Option<ColumnLengths>)>,
     table: Option<Matrix>,
 }
 
 /// Low-rank factors of one matrix.
 pub struct Factors {
-    a: FactorRows,
-    /// Tiles of sixteen rows, `[tile][rank][row]`.
-    b: Vec<u8>,
-    b_format: Format,
-    rank: usize,
+    /// Rows of the first factor, and tiles of sixteen rows of the second, `[tile][rank][row]`. An
+    /// adapter's are neighbours, on huge pages: a step reads all of them once.
+    storage: Region,
+    layout: Layout,
     pub scale: f32,
     pub lengths: Option<RowLengths>,
 }
 
-/// The rows of a factor, right after another.
-struct FactorRows {
-    format: Format,
+/// Where a matrix's factors are.
+struct Layout {
+    a_format: Format,
+    b_format: Format,
+    rank: usize,
     cols: usize,
-    bytes: Vec<u8>,
+    /// From where on the second factor is.
+    b_start: usize,
+    /// Of both.
+    bytes: usize,
 }
+
+impl Layout {
+    fn new(change: &LowRank) -> Self {
+        let (a_format, b_format) = (format(&change.a), format(&change.b));
+        let (rank, cols) = (change.rank(), change.a.cols());
+        let b_start = (rank * cols * a_format.bytes()).next_multiple_of(CACHE_LINE);
+        let padded = change.b.rows().next_multiple_of(LANES);
+        let end = b_start + padded * rank * b_format.bytes();
+        Self {
+            a_format,
+            b_format,
+            rank,
+            cols,
+            b_start,
+            bytes: end.next_multiple_of(CACHE_LINE),
+        }
+    }
+}
+
+const CACHE_LINE: usize = 64;
 
 /// What the length of each adapted row follows from, for any scale (DoRA).
 pub struct RowLengths {
@@ -55,8 +81,20 @@ pub struct RowLengths {
 }
 
 impl RowLengths {
+    /// What the rows of a tile are multiplied by; 1 after the last row. Scales are equal.
+    pub fn factors(&self, tile: usize, scales: &[f32; LANES]) -> [f32; LANES] {
+        std::array::from_fn(|lane| {
+            let row = tile * LANES + lane;
+            if row < self.base.len() {
+                self.factor(row, scales[lane])
+            } else {
+                1.0
+            }
+        })
+    }
+
     /// What row `row` of `W + scale · b · a` is multiplied by.
-    pub fn factor(&self, row: usize, scale: f32) -> f32 {
+    fn factor(&self, row: usize, scale: f32) -> f32 {
         let square = self.base[row] + scale * (2.0 * self.cross[row] + scale * self.own[row]);
         // Rounding must not make it negative.
         self.magnitude[row] / square.max(f32::MIN_POSITIVE).sqrt()
@@ -76,13 +114,14 @@ impl LoadedAdapter {
     pub fn predict_bytes(adapter: &AdapterWeights) -> u64 {
         let factors = adapter.low_ranks().map(|(role, _, change)| {
             if role == Role::Embedding {
-                return (change.a.values().len() + change.b.values().len()) * 4;
+                let lengths = change
+                    .magnitude
+                    .as_ref()
+                    .map_or(0, |_| ColumnLengths::bytes(change.a.cols()));
+                return (change.a.values().len() + change.b.values().len()) * 4 + lengths;
             }
-            let b = change.b.rows().next_multiple_of(LANES) * change.rank();
             let magnitudes = change.magnitude.as_ref().map_or(0, |values| values.len());
-            change.a.values().len() * format(&change.a).bytes()
-                + b * format(&change.b).bytes()
-                + magnitudes * 4 * 4
+            Layout::new(change).bytes + magnitudes * 4 * 4
         });
         let matrices = adapter.replaced().matrices();
         let matrices = matrices.map(|(_, matrix)| matrix.copied_bytes());
@@ -105,15 +144,33 @@ impl LoadedAdapter {
             embedding: None,
             table: None,
         };
+        let of_factors = adapter
+            .low_ranks()
+            .filter(|(role, ..)| *role != Role::Embedding);
+        let mut arena = Arena::new(
+            of_factors
+                .map(|(.., change)| Layout::new(change).bytes)
+                .sum(),
+        );
         let mut unsupported = Vec::new();
         for (role, member, change) in adapter.low_ranks() {
             if role == Role::Embedding {
-                loaded.embedding = Some(change.clone());
+                let decode = |token: usize, out: &mut [f32]| {
+                    model.table_row(token, None, out);
+                    Ok::<_, SessionError>(())
+                };
+                let lengths = ColumnLengths::compute(change, decode)?;
+                if lengths.is_none() && change.magnitude.is_some() {
+                    let why = "the lengths of the embedding's columns are not finite numbers";
+                    return Err(SessionError::InvalidAdapter(why.to_owned()));
+                }
+                loaded.embedding = Some((change.clone(), lengths));
                 continue;
             }
             match slots.matrix(role, member) {
                 Some(slot) if change.b.rows() == slots.linears[slot].rows() => {
-                    let factors = Factors::new(&slots.linears[slot], pool, change)?;
+                    let base = &slots.linears[slot];
+                    let factors = Factors::new(base, (&mut *pool, &mut arena), change)?;
                     loaded.factors[slot] = Some(Box::new(factors));
                 }
                 _ => unsupported.push(role),
@@ -183,12 +240,32 @@ impl LoadedAdapter {
         self.table.as_ref()
     }
 
-    /// Adds the change of a token's embedding.
-    pub fn add_embedding(&self, token: usize, scale: f32, out: &mut [f32]) {
-        let Some(change) = &self.embedding else {
+    /// Whether it multiplies the model's own embeddings.
+    pub fn scales_embedding(&self) -> bool {
+        let lengths = self.embedding.as_ref().map(|(_, lengths)| lengths);
+        lengths.is_some_and(Option::is_some)
+    }
+
+    /// Adds the change of a token's embedding, which is `base` without adapters.
+    pub fn add_embedding(&self, token: usize, scale: f32, base: &[f32], out: &mut [f32]) {
+        let Some((change, lengths)) = &self.embedding else {
             return;
         };
         let scale = scale * change.scale;
+        if let Some(lengths) = lengths {
+            let mut own = vec![0.0f32; out.len()];
+            for (k, factor) in change.b.row(token).iter().enumerate() {
+                let factor = scale * factor;
+                for (own, value) in own.iter_mut().zip(change.a.row(k)) {
+                    *own = factor.mul_add(*value, *own);
+                }
+            }
+            let values = out.iter_mut().zip(base).zip(&own);
+            for (((out, base), own), factor) in values.zip(lengths.factors(scale)) {
+                *out += (base + own) * factor - base;
+            }
+            return;
+        }
         for (k, factor) in change.b.row(token).iter().enumerate() {
             let factor = scale * factor;
             for (out, value) in out.iter_mut().zip(change.a.row(k)) {
@@ -207,34 +284,36 @@ fn format(factor: &Factor) -> Format {
     }
 }
 
-fn push(format: Format, value: f32, bytes: &mut Vec<u8>) {
+/// Writes a value at its place among others of the format.
+fn put(format: Format, value: f32, bytes: &mut [u8], at: usize) {
+    let (width, bits) = (format.bytes(), value.to_bits());
+    let place = &mut bytes[at * width..(at + 1) * width];
     match format {
         // Exact, or it would not be the format.
-        Format::Bf16 => bytes.extend_from_slice(&((value.to_bits() >> 16) as u16).to_le_bytes()),
-        Format::F32 | Format::F16 => bytes.extend_from_slice(&value.to_le_bytes()),
+        Format::Bf16 => place.copy_from_slice(&((bits >> 16) as u16).to_le_bytes()),
+        Format::F32 | Format::F16 => place.copy_from_slice(&bits.to_le_bytes()),
     }
 }
 
 impl Factors {
-    fn new(base: &LinearWeights, pool: &mut Pool, change: &LowRank) -> Result<Self, SessionError> {
-        let (rank, rows) = (change.rank(), change.b.rows());
-        let (a_format, b_format) = (format(&change.a), format(&change.b));
-        let mut a = Vec::with_capacity(change.a.values().len() * a_format.bytes());
-        for value in change.a.values() {
-            push(a_format, *value, &mut a);
+    fn new(
+        base: &LinearWeights,
+        (pool, arena): (&mut Pool, &mut Arena),
+        change: &LowRank,
+    ) -> Result<Self, SessionError> {
+        let layout = Layout::new(change);
+        let no_memory =
+            |error: std::io::Error| SessionError::Device(format!("memory of an adapter: {error}"));
+        let mut storage = arena.allocate(layout.bytes).map_err(no_memory)?;
+        let (a, b) = storage.bytes_mut().split_at_mut(layout.b_start);
+        for (at, value) in change.a.values().iter().enumerate() {
+            put(layout.a_format, *value, a, at);
         }
-        let padded = rows.next_multiple_of(LANES);
-        let mut b = Vec::with_capacity(padded * rank * b_format.bytes());
-        for tile in (0..padded).step_by(LANES) {
-            for k in 0..rank {
-                for row in tile..tile + LANES {
-                    let value = if row < rows {
-                        change.b.row(row)[k]
-                    } else {
-                        0.0
-                    };
-                    push(b_format, value, &mut b);
-                }
+        // Rows after the last one stay zero.
+        for row in 0..change.b.rows() {
+            let tile = row / LANES * layout.rank;
+            for (k, value) in change.b.row(row).iter().enumerate() {
+                put(layout.b_format, *value, b, (tile + k) * LANES + row % LANES);
             }
         }
         let lengths = match &change.magnitude {
@@ -242,38 +321,40 @@ impl Factors {
             None => None,
         };
         Ok(Self {
-            a: FactorRows {
-                format: a_format,
-                cols: change.a.cols(),
-                bytes: a,
-            },
-            b,
-            b_format,
-            rank,
+            storage,
+            layout,
             scale: change.scale,
             lengths,
         })
     }
 
     pub fn rank(&self) -> usize {
-        self.rank
+        self.layout.rank
     }
 
-    /// The first factor, by which inputs are multiplied.
-    pub fn a(&self) -> PlainRows<'_> {
+    /// Some rows of the first factor, by which inputs are multiplied.
+    pub fn a(&self, rows: Range<usize>) -> PlainRows<'_> {
+        let Layout { a_format, cols, .. } = self.layout;
+        let row_bytes = cols * a_format.bytes();
         PlainRows {
-            format: self.a.format,
-            cols: self.a.cols,
-            bytes: &self.a.bytes,
+            format: a_format,
+            cols,
+            bytes: &self.storage.bytes()[rows.start * row_bytes..rows.end * row_bytes],
         }
     }
 
     /// Sixteen rows of the second factor.
     pub fn b(&self, tile: usize) -> LowRankTile<'_> {
-        let len = LANES * self.rank * self.b_format.bytes();
+        let Layout {
+            b_format,
+            rank,
+            b_start,
+            ..
+        } = self.layout;
+        let len = LANES * rank * b_format.bytes();
         LowRankTile {
-            format: self.b_format,
-            bytes: &self.b[tile * len..(tile + 1) * len],
+            format: b_format,
+            bytes: &self.storage.bytes()[b_start + tile * len..b_start + (tile + 1) * len],
         }
     }
 }

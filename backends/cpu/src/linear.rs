@@ -248,8 +248,14 @@ impl Product<'_> {
     }
 
     /// Computes some neighbouring tiles for one part of the tokens. Parts of a tile are
-    /// consecutive.
-    fn run_task(&self, kernels: &Kernels, task: usize) {
+    /// consecutive. Calls `finish` with tiles and tokens as soon as their outputs are there, when
+    /// they are still in the cache.
+    fn run_task(
+        &self,
+        kernels: &Kernels,
+        task: usize,
+        finish: &impl Fn(Range<usize>, Range<usize>),
+    ) {
         let parts = self.token_parts();
         let first = task % parts * self.tokens_per_task;
         let end = (first + self.tokens_per_task).min(self.tokens.len());
@@ -260,12 +266,14 @@ impl Product<'_> {
             let tokens = start..start.saturating_add(chunk).min(end);
             let mut tile = tiles.start;
             while tile < tiles.end {
-                if tile + 1 < tiles.end && self.run_pair(kernels, tile, tokens.clone()) {
-                    tile += 2;
+                let done = if tile + 1 < tiles.end && self.run_pair(kernels, tile, tokens.clone()) {
+                    2
                 } else {
                     self.run_tile(kernels, tile, tokens.clone());
-                    tile += 1;
-                }
+                    1
+                };
+                finish(tile..tile + done, tokens.clone());
+                tile += done;
             }
         }
     }
@@ -447,7 +455,9 @@ pub fn multiply<'a>(kernels: &Kernels, pool: &mut Pool, mut products: impl AsMut
     let products = products.as_mut();
     let tasks = arrange(pool, products);
     let products = &*products;
-    pool.run(tasks, &|task| run_product(kernels, products, task));
+    pool.run(tasks, &|task| {
+        run_product(kernels, products, task, &|_, _, _| {});
+    });
 }
 
 /// Divides products into tasks, and returns how many there are.
@@ -473,15 +483,23 @@ pub fn arrange(pool: &Pool, products: &mut [Product]) -> usize {
     tasks
 }
 
-/// Runs a task of arranged products.
-pub fn run_product(kernels: &Kernels, products: &[Product], task: usize) {
+/// Runs a task of arranged products. Calls `finish` with a product's index and the tiles and the
+/// product's tokens that were computed, on the same thread, before others are.
+pub fn run_product(
+    kernels: &Kernels,
+    products: &[Product],
+    task: usize,
+    finish: &impl Fn(usize, Range<usize>, Range<usize>),
+) {
     let after = products.partition_point(|product| product.first_task <= task);
     let product = &products[after - 1];
-    product.run_task(kernels, task - product.first_task);
+    product.run_task(kernels, task - product.first_task, &|tiles, tokens| {
+        finish(after - 1, tiles, tokens);
+    });
 }
 
 /// Tasks of a product for each thread, if it has enough tokens.
-const TASKS_PER_THREAD: usize = 4;
+pub const TASKS_PER_THREAD: usize = 4;
 /// Neighbouring tiles that a task computes for the same tokens at most.
 const MAX_TASK_TILES: usize = 8;
 /// Tokens that kernels multiply together.

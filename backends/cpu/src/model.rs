@@ -43,14 +43,27 @@ impl Model {
     /// Writes the embedding of a token, before any scaling. The session has checked the ID.
     pub fn embed(&self, token: usize, applied: &[Applied], out: &mut [f32]) {
         let replaced = applied.iter().find_map(|applied| applied.adapter.table());
+        self.table_row(token, replaced, out);
+        let scales = |applied: &Applied| applied.adapter.scales_embedding();
+        let base = if applied.iter().any(scales) {
+            out.to_vec()
+        } else {
+            Vec::new()
+        };
+        for applied in applied {
+            applied
+                .adapter
+                .add_embedding(token, applied.scale, &base, out);
+        }
+    }
+
+    /// Writes a row of the table, or of the one that replaces it.
+    pub fn table_row(&self, token: usize, replaced: Option<&Matrix>, out: &mut [f32]) {
         match (replaced.or(self.embedding.as_ref()), &**self.head.weights()) {
             (None, LinearWeights::Packed(packed)) => packed.decode_row(token, out),
             (Some(matrix), _) if matrix.decode_row(token, out).is_ok() => {}
             // Binding has checked the lengths; a failure must not result in zeros.
             _ => out.fill(f32::NAN),
-        }
-        for applied in applied {
-            applied.adapter.add_embedding(token, applied.scale, out);
         }
     }
 }

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use loquat_session::{AdapterWeights, SessionError};
 use loquat_spec::Role;
-use loquat_weights::{Factor, LowRank, Matrix};
+use loquat_weights::{ColumnLengths, Factor, LowRank, Matrix};
 
 use crate::adapted::Select;
 use crate::array::{Array, Ops, Type};
@@ -60,6 +60,8 @@ pub struct EmbeddingChange {
     /// [vocab, rank]
     b: Array,
     scale: f32,
+    /// The columns are multiplied by factors that follow from these.
+    lengths: Option<ColumnLengths>,
 }
 
 impl LoadedAdapter {
@@ -70,7 +72,9 @@ impl LoadedAdapter {
         let mut roles_with_lengths = BTreeMap::new();
         for (role, _, change) in adapter.low_ranks() {
             bytes += (change.a.values().len() + change.b.values().len()) * of_type;
-            if change.magnitude.is_some() && role != Role::Embedding {
+            if change.magnitude.is_some() && role == Role::Embedding {
+                bytes += ColumnLengths::bytes(change.a.cols());
+            } else if change.magnitude.is_some() {
                 roles_with_lengths.insert(role, change.b.rows());
             }
         }
@@ -95,7 +99,7 @@ impl LoadedAdapter {
             let members = adapter.low_rank(role).unwrap_or_default();
             if role == Role::Embedding {
                 let change = members.first().and_then(Option::as_ref);
-                let change = change.map(|change| EmbeddingChange::upload(ops, model.dtype, change));
+                let change = change.map(|change| EmbeddingChange::load(ops, model, change));
                 loaded.embedding = change.transpose()?;
                 continue;
             }
@@ -374,24 +378,73 @@ impl Members {
 }
 
 impl EmbeddingChange {
-    fn upload(ops: &Ops, dtype: Type, change: &LowRank) -> Result<Self, MlxError> {
+    fn load(ops: &Ops, model: &Model, change: &LowRank) -> Result<Self, SessionError> {
         let factor = |factor: &Factor| {
             let dims = [factor.rows(), factor.cols()];
-            upload(ops, factor.values(), &dims, dtype)
+            upload(ops, factor.values(), &dims, model.dtype)
         };
+        let lengths = column_lengths(ops, model, change)?;
+        if lengths.is_none() && change.magnitude.is_some() {
+            let why = "the lengths of the embedding's columns are not finite numbers";
+            return Err(SessionError::InvalidAdapter(why.to_owned()));
+        }
         Ok(Self {
             a: factor(&change.a)?,
             b: factor(&change.b)?,
             scale: change.scale,
+            lengths,
         })
     }
 
-    /// The tokens' rows plus their changes. `x`: [tokens, hidden].
-    pub fn add(&self, ops: &Ops, x: &Array, ids: &Array, scale: f32) -> Result<Array, MlxError> {
+    /// The tokens' rows `x` plus their changes. `base`: the rows without adapters, both
+    /// [tokens, hidden].
+    pub fn add(
+        &self,
+        ops: &Ops,
+        [x, base]: [&Array; 2],
+        ids: &Array,
+        scale: f32,
+    ) -> Result<Array, MlxError> {
+        let scale = scale * self.scale;
         let narrow = ops.take_rows(&self.b, ids, 0)?;
-        let narrow = ops.scale(&narrow, scale * self.scale)?;
-        ops.addmm(x, &narrow, &self.a)
+        let narrow = ops.scale(&narrow, scale)?;
+        let Some(lengths) = &self.lengths else {
+            return ops.addmm(x, &narrow, &self.a);
+        };
+        let factors: Vec<f32> = lengths.factors(scale).collect();
+        let less: Vec<f32> = factors.iter().map(|factor| factor - 1.0).collect();
+        let cols = |values: &[f32]| upload(ops, values, &[values.len()], x.dtype());
+        let own = ops.multiply(&ops.matmul(&narrow, &self.a)?, &cols(&factors)?)?;
+        let change = ops.add(&ops.multiply(base, &cols(&less)?)?, &own)?;
+        ops.add(x, &change)
     }
+}
+
+/// Reads the model's table from the device, some rows at a time.
+fn column_lengths(
+    ops: &Ops,
+    model: &Model,
+    change: &LowRank,
+) -> Result<Option<ColumnLengths>, MlxError> {
+    /// Values that are read at once.
+    const READ: usize = 1 << 20;
+    let (rows, cols) = (change.b.rows(), change.a.cols());
+    let step = (READ / cols.max(1)).max(1);
+    let mut values = Vec::new();
+    ColumnLengths::compute(change, |token, out| {
+        let at = token % step;
+        if at == 0 {
+            let ids: Vec<u32> = (token..rows.min(token + step))
+                .map(|id| id as u32)
+                .collect();
+            let ids = ops.upload_u32(&ids, &[ids.len() as i32])?;
+            let part = model.table_rows(ops, &ids, Type::F32)?;
+            values.resize(rows.min(token + step).saturating_sub(token) * cols, 0.0);
+            ops.read_f32(&part, &mut values)?;
+        }
+        out.copy_from_slice(&values[at * cols..(at + 1) * cols]);
+        Ok(())
+    })
 }
 
 #[cfg(test)]

@@ -122,14 +122,20 @@ impl Model {
             let mut applied = segment.applied.iter();
             let replaced = applied.find_map(|applied| applied.adapter.table());
             let table = replaced.unwrap_or(&self.embedding);
-            let mut x = table.rows(ops, &ids, self.dtype)?;
+            let base = table.rows(ops, &ids, self.dtype)?;
+            let mut x = base.clone();
             for applied in &segment.applied {
                 if let Some(change) = applied.adapter.embedding() {
-                    x = change.add(ops, &x, &ids, applied.scale)?;
+                    x = change.add(ops, [&x, &base], &ids, applied.scale)?;
                 }
             }
             Ok(x)
         })
+    }
+
+    /// Rows of the table without adapters, [ids, hidden] of type `to`.
+    pub fn table_rows(&self, ops: &Ops, ids: &Array, to: Type) -> Result<Array, MlxError> {
+        self.embedding.rows(ops, ids, to)
     }
 
     /// The input of the head for some tokens' stream.

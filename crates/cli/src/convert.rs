@@ -6,16 +6,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use loquat::AdapterFile;
 use loquat_convert::{
     Conversion, MergedAdapter, Quant, QuantizationError, Report, Step, Target, convert,
 };
-use loquat_store::{Store, reference_path};
+use loquat_store::{ResolvedModel, Store, path_reference, reference_path};
 use serde_json::{Value, json};
 
 use crate::args::ConvertArgs;
 use crate::error::CliError;
 use crate::load::{locate, open_store_on};
-use crate::progress::ShareBar;
+use crate::progress::{DownloadBar, ShareBar};
 use crate::terminal::{bytes, print, print_json, remark};
 
 pub fn run(args: &ConvertArgs) -> Result<(), CliError> {
@@ -32,11 +33,16 @@ pub fn run(args: &ConvertArgs) -> Result<(), CliError> {
         .reference
         .as_deref()
         .filter(|name| !reference_path(name).exists());
-    let adapters: Vec<MergedAdapter> = args
-        .adapters
+    let locate = |adapter: &AdapterFile| {
+        let reference = path_reference(&adapter.path);
+        store.locate_adapter(&reference, &mut DownloadBar::default())
+    };
+    let located: Vec<ResolvedModel> = args.adapters.iter().map(locate).collect::<Result<_, _>>()?;
+    let adapters: Vec<MergedAdapter> = located
         .iter()
-        .map(|adapter| MergedAdapter {
-            path: &adapter.path,
+        .zip(&args.adapters)
+        .map(|(located, adapter)| MergedAdapter {
+            path: &located.path,
             scale: adapter.scale,
         })
         .collect();

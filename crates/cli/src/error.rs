@@ -191,6 +191,7 @@ impl CliError {
                 | ConvertError::Remove { .. } => 1,
                 ConvertError::Interrupted => 130,
                 ConvertError::Weights(_)
+                | ConvertError::AdapterLengths { .. }
                 | ConvertError::TiedAdapter { .. }
                 | ConvertError::Text(_)
                 | ConvertError::NotFinite { .. }

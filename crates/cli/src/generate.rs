@@ -57,7 +57,7 @@ pub fn run(args: &GenerateArgs, verbose: bool) -> Result<(), CliError> {
         backend,
         session: args.session.options(1),
         engine: EngineOptions::default(),
-        adapters: files.open_adapters(&args.adapters.files)?,
+        adapters: load::adapters(&store, &files, &args.adapters.files)?,
     };
     let model = load::model(&files, context, options)?;
     let is_constrained = flag.is_some();

@@ -1,6 +1,6 @@
 //! Finding and loading models, with progress bars.
 
-use loquat::{ModelFiles, OpenAdapters};
+use loquat::{AdapterFile, ModelFiles, OpenAdapters};
 use loquat_chat::ChatContext;
 use loquat_engine::EngineOptions;
 use loquat_session::{Backend, Session, SessionOptions};
@@ -33,6 +33,15 @@ pub fn locate(store: &Store, chosen: &ModelChoice) -> Result<ResolvedModel, CliE
         mmproj: chosen.mmproj.query(),
     };
     Ok(store.locate(&wanted, &mut DownloadBar::default())?)
+}
+
+/// The adapters of a model, downloaded if they are not on this machine.
+pub fn adapters(
+    store: &Store,
+    files: &ModelFiles,
+    wanted: &[AdapterFile],
+) -> Result<OpenAdapters, CliError> {
+    Ok(files.open_adapters(wanted, store, &mut DownloadBar::default())?)
 }
 
 /// Loads a model's weights.

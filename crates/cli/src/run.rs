@@ -123,7 +123,7 @@ impl ModelOpener<'_> {
         let attempt = OpenAttempt::new(self.store, chosen, &args.session.backend, &options);
         fit::refuse_oversized(self.store, &attempt)?;
         let files = ModelFiles::open(&locate(self.store, chosen)?)?;
-        let adapters = files.open_adapters(adapter_files)?;
+        let adapters = load::adapters(self.store, &files, adapter_files)?;
         let tokenizer = files.tokenizer()?;
         let defaults = files.generation_config()?;
         let file = args.input.conversation.template.as_deref();

@@ -11,6 +11,8 @@ pub enum ConvertError {
     Weights(#[from] WeightsError),
     #[error(transparent)]
     Text(#[from] TextError),
+    #[error("the lengths of the adapted {role} are not finite numbers")]
+    AdapterLengths { role: loquat_spec::Role },
     #[error(
         "the scale of the adapter {adapter} is {found}, but must be a finite number other than 0"
     )]

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use loquat_spec::{Role, Transform};
-use loquat_weights::{AdapterWeights, Checkpoint, LowRank, Matrix, WeightsError};
+use loquat_weights::{AdapterWeights, Checkpoint, ColumnLengths, LowRank, Matrix, WeightsError};
 
 use crate::ConvertError;
 
@@ -21,16 +21,25 @@ pub struct MergedAdapter<'a> {
 #[derive(Default)]
 pub(crate) struct Merge {
     /// The low-rank changes of each matrix, with the scales that requests chose.
-    changes: HashMap<(Role, usize), Vec<(LowRank, f32)>>,
+    changes: HashMap<(Role, usize), Vec<MergedChange>>,
     matrices: HashMap<Role, Vec<Matrix>>,
     vectors: HashMap<Role, Vec<f32>>,
+}
+
+/// A low-rank change of a matrix.
+struct MergedChange {
+    change: LowRank,
+    /// The adapter's and the requested one.
+    scale: f32,
+    /// What the columns are multiplied by, of an embedding with magnitudes.
+    columns: Option<Vec<f32>>,
 }
 
 /// A matrix as the result is to have it.
 #[derive(Clone, Copy)]
 pub(crate) struct MergedMatrix<'a> {
     pub matrix: &'a Matrix,
-    changes: &'a [(LowRank, f32)],
+    changes: &'a [MergedChange],
 }
 
 impl Merge {
@@ -51,15 +60,29 @@ impl Merge {
             if checkpoint.spec.head.tied {
                 check_tied(&weights)?;
             }
-            merge.add(&weights, adapter.scale)?;
+            merge.add(checkpoint, &weights, adapter.scale)?;
         }
         Ok(merge)
     }
 
-    fn add(&mut self, weights: &AdapterWeights, scale: f32) -> Result<(), ConvertError> {
+    fn add(
+        &mut self,
+        checkpoint: &Checkpoint,
+        weights: &AdapterWeights,
+        scale: f32,
+    ) -> Result<(), ConvertError> {
         for (role, member, change) in weights.low_ranks() {
+            let scale = change.scale * scale;
+            let columns = match role {
+                Role::Embedding => column_factors(checkpoint, change, scale)?,
+                _ => None,
+            };
             let changes = self.changes.entry((role, member)).or_default();
-            changes.push((change.clone(), scale));
+            changes.push(MergedChange {
+                change: change.clone(),
+                scale,
+                columns,
+            });
         }
         let replaced = weights.replaced();
         for role in replaced.roles() {
@@ -95,13 +118,37 @@ impl Merge {
     }
 }
 
+/// What an embedding's columns are multiplied by; `None` if it has no magnitudes.
+fn column_factors(
+    checkpoint: &Checkpoint,
+    change: &LowRank,
+    scale: f32,
+) -> Result<Option<Vec<f32>>, ConvertError> {
+    if change.magnitude.is_none() {
+        return Ok(None);
+    }
+    let weights = checkpoint.bind()?;
+    // Binding has found every role.
+    let Some(table) = weights.matrix(Role::Embedding) else {
+        return Ok(None);
+    };
+    let lengths = ColumnLengths::compute(change, |row, out| table.decode_row(row, out))?;
+    let lengths = lengths.ok_or(ConvertError::AdapterLengths {
+        role: Role::Embedding,
+    })?;
+    Ok(Some(lengths.factors(scale).collect()))
+}
+
 /// A table that is embedding and head at once can only change as both.
 fn check_tied(weights: &AdapterWeights) -> Result<(), ConvertError> {
     let factors = |role| weights.low_rank(role)?.first()?.as_ref();
     let (embedding, head) = (factors(Role::Embedding), factors(Role::Head));
     let is_same = match (embedding, head) {
         (None, None) => true,
-        (Some(embedding), Some(head)) => embedding.a == head.a && embedding.b == head.b,
+        (Some(embedding), Some(head)) => {
+            let plain = embedding.magnitude.is_none() && head.magnitude.is_none();
+            plain && embedding.a == head.a && embedding.b == head.b
+        }
         _ => false,
     };
     let replaced = weights.replaced();
@@ -124,13 +171,24 @@ impl MergedMatrix<'_> {
         }
         let base = out.to_vec();
         let mut own = vec![0.0f32; base.len()];
-        for (change, scale) in self.changes {
-            let scale = change.scale * scale;
+        for merged in self.changes {
+            let MergedChange {
+                change,
+                scale,
+                columns,
+            } = merged;
             own.fill(0.0);
             for (k, factor) in change.b.row(row).iter().enumerate() {
                 for (own, value) in own.iter_mut().zip(change.a.row(k)) {
                     *own += scale * factor * value;
                 }
+            }
+            if let Some(columns) = columns {
+                let values = out.iter_mut().zip(&base).zip(&own);
+                for (((out, base), own), factor) in values.zip(columns) {
+                    *out += (base + own) * factor - base;
+                }
+                continue;
             }
             let length = change.magnitude.as_ref().map(|magnitude| {
                 let sums = base.iter().zip(&own).map(|(base, own)| base + own);

@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use loquat_engine::UnloadMode;
 use loquat_session::{AdapterId, AdapterLimits, AppliedAdapter, SessionOptions};
+use loquat_store::{Progress, Store, path_reference};
 use loquat_weights::{AdapterBase, AdapterWeights};
 
 use crate::{Error, Model, ModelFiles};
@@ -12,7 +13,8 @@ use crate::{Error, Model, ModelFiles};
 /// An adapter to load.
 #[derive(Debug, Clone, PartialEq)]
 pub struct AdapterFile {
-    /// A folder or a `.safetensors` file of peft or mlx-lm, or a GGUF file of llama.cpp.
+    /// A folder or a `.safetensors` file of peft or mlx-lm, or a GGUF file of llama.cpp. If there is
+    /// no such path, `owner/name[@revision][:file]` on the hub.
     pub path: PathBuf,
     /// Multiplies its strength; 1 is as trained.
     pub scale: f32,
@@ -25,15 +27,40 @@ pub struct OpenAdapters {
 }
 
 impl ModelFiles {
-    /// Reads adapters and checks that they fit the model.
-    pub fn open_adapters(&self, files: &[AdapterFile]) -> Result<OpenAdapters, Error> {
+    /// Reads adapters and checks that they fit the model. Downloads those of the hub that are not
+    /// on this machine.
+    pub fn open_adapters(
+        &self,
+        files: &[AdapterFile],
+        store: &Store,
+        progress: &mut dyn Progress,
+    ) -> Result<OpenAdapters, Error> {
         let base = self.checkpoint.adapter_base();
         let open = |file: &AdapterFile| {
-            let weights = AdapterWeights::open(&file.path, &base)?;
+            let located = store.locate_adapter(&path_reference(&file.path), progress)?;
+            let mut weights = AdapterWeights::open(&located.path, &base)?;
+            // The hub's file names say nothing.
+            if located.path != file.path {
+                weights = weights.with_name(located.name);
+            }
+            note_base(&weights, &self.name);
             Ok((Arc::new(weights), file.scale))
         };
         let adapters = files.iter().map(open).collect::<Result<_, Error>>()?;
         Ok(OpenAdapters { adapters })
+    }
+}
+
+/// Names prove nothing, so that an adapter with another base model's name is only noted.
+fn note_base(adapter: &AdapterWeights, model: &str) {
+    let info = adapter.info();
+    if let Some(base) = info
+        .base
+        .as_deref()
+        .filter(|_| info.names_other_base(model))
+    {
+        let name = &info.name;
+        tracing::warn!("the adapter {name} names the base model {base}, and the model is {model}");
     }
 }
 
@@ -80,7 +107,9 @@ impl Model {
     /// Reads an adapter and checks that it fits the model, without loading it.
     pub fn read_adapter(&self, path: &Path) -> Result<Arc<AdapterWeights>, Error> {
         let base = self.adapter_base().ok_or(Error::NoAdapterBase)?;
-        Ok(Arc::new(AdapterWeights::open(path, base)?))
+        let weights = AdapterWeights::open(path, base)?;
+        note_base(&weights, self.name());
+        Ok(Arc::new(weights))
     }
 
     /// Frees an adapter once no request uses it; blocks until then.

@@ -113,8 +113,9 @@ impl ModelOptions {
         let located = store.locate(&wanted, &mut DownloadProgress::new(&mut progress))?;
         let files = ModelFiles::open(&located)?;
         let chat_context = files.chat_context(template, FormatOverrides::default())?;
+        let downloading = &mut DownloadProgress::new(&mut progress);
+        let adapters = files.open_adapters(&adapters, &store, downloading)?;
         let loading = &mut |fraction| progress(LoadProgress::Loading { fraction });
-        let adapters = files.open_adapters(&adapters)?;
         let session = files.session(backend, &adapters.make_room(&session), loading)?;
         let model = files.start(session, chat_context, engine)?;
         let applied = adapters.load(&model)?;

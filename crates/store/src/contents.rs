@@ -106,7 +106,7 @@ impl Contents {
             return "it is empty".to_owned();
         }
         if self.has(ADAPTER_CONFIG) {
-            return "it is a LoRA adapter, not a model; merge it into its base model first"
+            return "it is a LoRA adapter, not a model; run its base model with --adapter"
                 .to_owned();
         }
         if self.has(PIPELINE) {

@@ -80,6 +80,37 @@ pub enum StoreError {
         files: Vec<String>,
     },
 
+    /// A reference to an adapter is neither a path that exists nor on the hub.
+    #[error(
+        "{reference} is not an adapter: pass a directory or file that exists, or owner/name of a hub \
+         repository"
+    )]
+    NoSuchAdapter {
+        /// The reference.
+        reference: String,
+    },
+
+    /// A hub repository holds no adapter.
+    #[error("{repo} has no adapter that can be used: {why}")]
+    NotAnAdapterRepo {
+        /// `owner/name`.
+        repo: String,
+        /// What is missing or unsupported.
+        why: String,
+    },
+
+    /// A hub repository has several adapters.
+    #[error(
+        "{repo} has several adapters; choose one of: {}",
+        files.iter().map(|file| format!("{repo}:{file}")).collect::<Vec<_>>().join(", ")
+    )]
+    AmbiguousAdapter {
+        /// `owner/name`.
+        repo: String,
+        /// Their paths.
+        files: Vec<String>,
+    },
+
     /// A hub repository holds no model.
     #[error("{repo} has no model that can be run: {why}")]
     NotAModelRepo {
@@ -374,6 +405,7 @@ impl StoreError {
             Self::PythonMissing { .. }
                 | Self::ChangedOnHub { .. }
                 | Self::NotAModelRepo { .. }
+                | Self::NotAnAdapterRepo { .. }
                 | Self::NoSuchPart { .. }
                 | Self::KindMismatch { .. }
                 | Self::PythonUnusable { .. }

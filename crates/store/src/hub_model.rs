@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 
 use loquat_weights::{MmprojMatch, match_mmproj};
 
+use crate::adapter::{self, AdapterFiles};
 use crate::contents::{Contents, INDEX, NamedFile, SINGLE, TOKENIZER, quant_in_name};
 use crate::hub::{HubError, HubRepo, Listing, RemoteFile};
 use crate::records::{HashSource, PullRecord, hub_key};
@@ -36,6 +37,8 @@ pub(crate) enum GgufPart {
     ModelAndMmproj,
     /// The vision tower alone.
     Mmproj,
+    /// An adapter, in any format.
+    Adapter,
 }
 
 impl HubQuery<'_> {
@@ -149,10 +152,14 @@ impl Store {
             (Err(StoreError::NotAModelRepo { .. }), None) => {
                 return Err(missing("all weights"));
             }
+            (Err(StoreError::NotAnAdapterRepo { .. }), _) => {
+                return Err(missing("the adapter"));
+            }
             (selected, _) => selected?,
         };
         let is_here = |path: &str| listing.files.iter().any(|file| file.path == path);
-        if selected.kind != FileKind::Gguf && !is_here(TOKENIZER) {
+        let is_model = query.part != GgufPart::Adapter;
+        if is_model && selected.kind != FileKind::Gguf && !is_here(TOKENIZER) {
             return Err(missing(TOKENIZER));
         }
         let key = hub_key(&repo.id, &listing.commit, selected.file.as_deref());
@@ -183,6 +190,8 @@ struct SelectedModel {
     file: Option<String>,
     /// Whether its quant is unique in its repository.
     named_by_quant: bool,
+    /// Whether the repository alone selects it.
+    named_by_repo: bool,
 }
 
 impl SelectedModel {
@@ -194,7 +203,11 @@ impl SelectedModel {
         HubModelFiles {
             path: self.path,
             reference: HubReference {
-                part: self.file.as_ref().map(by_quant),
+                part: self
+                    .file
+                    .as_ref()
+                    .filter(|_| !self.named_by_repo)
+                    .map(by_quant),
                 ..query.reference.clone()
             },
             key,
@@ -237,6 +250,10 @@ impl ModelSelector<'_> {
         if self.query.part == GgufPart::Mmproj {
             let path = select::choose_mmproj(&contents, &self.query.reference)?;
             return self.select_gguf(&contents, self.file(&path)?, progress);
+        }
+        if self.query.part == GgufPart::Adapter {
+            let files = adapter::choose(&contents, &self.query.reference)?;
+            return self.select_adapter(&contents, files, progress);
         }
         match select::choose(&contents, &self.query.reference, self.query.kind)? {
             Choice::Gguf { path, by_default } => {
@@ -288,7 +305,30 @@ impl ModelSelector<'_> {
             path,
             kind,
             named_by_quant: quant.is_some() && same_quant.count() == 1,
+            named_by_repo: false,
             file: Some(file.path.clone()),
+        })
+    }
+
+    fn select_adapter(
+        &self,
+        contents: &Contents,
+        files: AdapterFiles,
+        progress: &mut dyn Progress,
+    ) -> Result<SelectedModel, StoreError> {
+        let names = files.paths();
+        self.record_start(&RequiredFiles {
+            file: Some(&files.weights),
+            weights: &[&files.weights],
+            all: &names,
+        });
+        let dir = self.fetch(&self.files(&names)?, progress)?;
+        Ok(SelectedModel {
+            path: dir.join(&files.weights),
+            kind: files.kind,
+            named_by_quant: false,
+            named_by_repo: adapter::is_default(contents, &files.weights),
+            file: Some(files.weights),
         })
     }
 
@@ -369,6 +409,7 @@ impl ModelSelector<'_> {
             kind,
             file: None,
             named_by_quant: false,
+            named_by_repo: true,
         })
     }
 
@@ -400,6 +441,7 @@ impl ModelSelector<'_> {
             repo: self.repo.id.clone(),
             commit: self.listing.commit.clone(),
             file: required.file.map(str::to_owned),
+            adapter: self.query.part == GgufPart::Adapter,
             verified: if self.query.sha256.is_some() || known.as_ref().is_some_and(by_catalog) {
                 HashSource::Catalog
             } else {

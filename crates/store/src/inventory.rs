@@ -3,6 +3,7 @@
 use std::fs;
 use std::path::PathBuf;
 
+use crate::adapter::{self, AdapterFiles};
 use crate::catalog::{CatalogEntry, DownloadSource, ModelForm};
 use crate::contents::{Contents, NamedFile, quant_in_name};
 use crate::hub::CachedSnapshot;
@@ -23,6 +24,8 @@ pub struct StoredModel {
     pub name: String,
     /// The format of its files.
     pub kind: FileKind,
+    /// Whether it is an adapter of a model, not a model.
+    pub is_adapter: bool,
     /// Its quantization, if the files name one.
     pub quant: Option<String>,
     /// The size of its files.
@@ -233,6 +236,7 @@ impl Store {
             Some(StoredModel {
                 name: entry.to_string(),
                 kind: form.kind,
+                is_adapter: false,
                 quant: Some(form.quant.clone()),
                 bytes: packaged.bytes,
                 last_used: self.last_used(&packaged.key),
@@ -275,12 +279,16 @@ impl Store {
                 Some(quant) if same_quant.count() == 1 => RepoPart::Quant(quant.clone()),
                 _ => RepoPart::File(gguf.path.clone()),
             };
+            let key = hub_key(&snapshot.repo, &snapshot.commit, Some(&gguf.path));
+            let pulled = self.pull_record(&key);
+            let named_by_repo = pulled.is_some_and(|pulled| pulled.adapter)
+                && adapter::is_default(&contents, &gguf.path);
             models.push(self.stored_model(SnapshotModel {
                 snapshot: &snapshot,
                 kind: FileKind::Gguf,
                 quant: quant_in_name(&gguf.path),
                 file: Some(&gguf.path),
-                part: Some(part),
+                part: (!named_by_repo).then_some(part),
             }));
         }
         if contents.has_safetensors()
@@ -292,6 +300,16 @@ impl Store {
                 quant: local::config_quant(&snapshot.dir),
                 file: None,
                 part: None,
+            }));
+        }
+        for files in AdapterFiles::all(&contents) {
+            let part = RepoPart::File(files.weights.clone());
+            models.push(self.stored_model(SnapshotModel {
+                snapshot: &snapshot,
+                kind: files.kind,
+                quant: None,
+                file: Some(&files.weights),
+                part: (!adapter::is_default(&contents, &files.weights)).then_some(part),
             }));
         }
         models
@@ -309,8 +327,10 @@ impl Store {
         let pulled: Option<PullRecord> = self.pull_record(&key);
         let files = match &pulled {
             Some(pulled) => pulled.files.clone(),
-            None => model_files(snapshot, file.map(String::as_str)),
+            None => model_files(snapshot, kind, file.map(String::as_str)),
         };
+        let is_adapter = pulled.as_ref().is_some_and(|pulled| pulled.adapter)
+            || (kind != FileKind::Gguf && file.is_some());
         let sizes = snapshot.files.iter();
         let sizes = sizes.filter(|file| files.contains(&file.path));
         let bytes = sizes.map(|file| file.size).sum();
@@ -331,6 +351,7 @@ impl Store {
         StoredModel {
             name: known.unwrap_or_else(|| reference.to_string()),
             kind,
+            is_adapter,
             quant,
             bytes,
             last_used: self.last_used(&key),
@@ -378,14 +399,17 @@ impl Store {
     }
 }
 
-/// The files of one model in a snapshot: its GGUF, or everything that is not a GGUF.
-fn model_files(snapshot: &CachedSnapshot, gguf: Option<&str>) -> Vec<String> {
+/// The files of one model in a snapshot: its GGUF, an adapter's folder, or everything that is not a
+/// GGUF.
+fn model_files(snapshot: &CachedSnapshot, kind: FileKind, file: Option<&str>) -> Vec<String> {
     let is_gguf = |path: &str| path.to_ascii_lowercase().ends_with(".gguf");
+    let folder = |path: &str| path.rfind('/').map(|at| path[..at].to_owned());
     let paths = snapshot.files.iter().map(|file| file.path.as_str());
     paths
-        .filter(|path| match gguf {
-            Some(gguf) => *path == gguf,
-            None => !is_gguf(path),
+        .filter(|path| match (file, kind) {
+            (Some(file), FileKind::Gguf) => *path == file,
+            (Some(file), _) => folder(path) == folder(file) && !is_gguf(path),
+            (None, _) => !is_gguf(path),
         })
         .map(str::to_owned)
         .collect()

@@ -17,6 +17,7 @@
 //! ```
 #![deny(missing_docs)]
 
+mod adapter;
 mod catalog;
 mod contents;
 mod error;

@@ -251,7 +251,7 @@ fn file_kind(path: &Path) -> Result<FileKind, StoreError> {
     if name.ends_with(".safetensors") || name.ends_with(".index.json") {
         if name.starts_with("adapter_model") {
             return Err(not(
-                "it is a LoRA adapter; merge it into its base model first".to_owned(),
+                "it is a LoRA adapter; run its base model with --adapter".to_owned(),
             ));
         }
         if name.ends_with(".safetensors") && !is_safetensors(&head, length) {

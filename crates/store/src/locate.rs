@@ -24,13 +24,24 @@ impl Store {
         Ok(model)
     }
 
-    /// Downloads a model, or updates it to what the hub has now. Does not count as a use.
+    /// Downloads a model or an adapter, or updates it to what the hub has now. Does not count as a use.
     pub fn pull(
         &self,
         query: &ModelQuery<'_>,
         progress: &mut dyn Progress,
     ) -> Result<ResolvedModel, StoreError> {
-        let (mut model, _) = self.locate_with(query, UpdateCheck::Always, progress)?;
+        let pulled = self.locate_with(query, UpdateCheck::Always, progress);
+        let (mut model, _) = match (pulled, ModelReference::parse(query.reference)) {
+            (Err(error @ StoreError::NotAModelRepo { .. }), Ok(ModelReference::Hub(hub))) => {
+                let check = UpdateCheck::Always;
+                let adapter = self.fetch_adapter(query.reference, hub, check, progress);
+                return match adapter {
+                    Err(StoreError::NotAnAdapterRepo { .. }) => Err(error),
+                    adapter => adapter,
+                };
+            }
+            (pulled, _) => pulled?,
+        };
         model.mmproj = self.locate_mmproj(query.mmproj, UpdateCheck::Always, progress)?;
         Ok(model)
     }

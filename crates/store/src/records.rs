@@ -44,6 +44,9 @@ pub(crate) struct PullRecord {
     /// Those of them that the store downloaded; only these may be removed.
     #[serde(rename = "brought")]
     pub downloaded: Vec<String>,
+    /// Whether it is an adapter of a model.
+    #[serde(default)]
+    pub adapter: bool,
     /// Whether the store downloaded its weights.
     #[serde(rename = "ours")]
     pub owned: bool,

@@ -44,10 +44,8 @@ impl AdapterRecipe {
         for (role, kind) in spec.roles() {
             match kind {
                 Kind::Matrix { .. } | Kind::Stack { .. } if self.adapts(role) => {
-                    let members = (0..kind.count()).map(|_| {
-                        let magnitudes = self.magnitudes && role != Role::Embedding;
-                        Some(self.low_rank(&mut random, kind, magnitudes))
-                    });
+                    let members =
+                        (0..kind.count()).map(|_| Some(self.low_rank(&mut random, role, kind)));
                     low_rank.insert(role, members.collect());
                 }
                 Kind::Vector { len } if self.everything && role.is_token_vector() => {
@@ -83,7 +81,7 @@ impl AdapterRecipe {
         }
     }
 
-    fn low_rank(&self, random: &mut SplitMix64, kind: Kind, magnitudes: bool) -> LowRank {
+    fn low_rank(&self, random: &mut SplitMix64, role: Role, kind: Kind) -> LowRank {
         let (rows, cols) = (kind.rows(), kind.cols());
         let a = self.factor(random, self.rank, cols, (3.0 / cols as f32).sqrt());
         let b = self.factor(random, rows, self.rank, 0.1);
@@ -91,8 +89,9 @@ impl AdapterRecipe {
             a: Arc::new(a),
             b: Arc::new(b),
             scale: 2.0,
-            magnitude: magnitudes.then(|| {
-                let lengths = (0..rows).map(|_| 1.0 + random.within(0.1));
+            magnitude: self.magnitudes.then(|| {
+                let count = if role == Role::Embedding { cols } else { rows };
+                let lengths = (0..count).map(|_| 1.0 + random.within(0.1));
                 lengths.collect()
             }),
         }

@@ -33,8 +33,8 @@ mod side_file;
 mod tensor;
 
 pub use adapter::{
-    AdapterBase, AdapterFault, AdapterInfo, AdapterMismatch, AdapterParts, AdapterWeights, Factor,
-    LowRank, is_adapter,
+    AdapterBase, AdapterFault, AdapterInfo, AdapterMismatch, AdapterParts, AdapterWeights,
+    ColumnLengths, Factor, LowRank, is_adapter,
 };
 pub use bind::{Mismatch, Weights, bind, fit};
 pub use blob::Blob;

@@ -16,12 +16,19 @@ const JUDGES: &[&str] = &[
     "harmony_parsing",
     "structured",
     "converted",
+    "adapters",
     "llama_server",
 ];
 
 const PYTHON: Python = Python {
     requirements: "judges/requirements.txt",
     folder: "target/judges",
+    variables: &[],
+};
+/// peft with torch, which is gigabytes: only with `--full`.
+const PEFT: Python = Python {
+    requirements: "judges/peft.txt",
+    folder: "target/judges-peft",
     variables: &[],
 };
 /// The folder of the programs to judge; without it `judges/loquat.py` builds them.
@@ -52,7 +59,12 @@ pub fn run(context: &Context) -> Result<Note, Error> {
             .run()
     };
     program(root, &python, &["judges/vocabulary.py", VOCABULARIES]).run()?;
-    let verdicts: Vec<_> = JUDGES.iter().map(|name| judge(name)).collect();
+    let mut verdicts: Vec<_> = JUDGES.iter().map(|name| judge(name)).collect();
+    if context.is_full {
+        let python = PEFT.install(root)?;
+        let adapters = program(root, &python, &["judges/adapters.py", "peft"]);
+        verdicts.push(adapters.env(PROGRAMS_VARIABLE, programs).run());
+    }
     verdicts.into_iter().collect::<Result<(), Error>>()?;
     let has_corpus = root.join(CORPUS).is_dir();
     Ok((!has_corpus).then(|| NO_CORPUS.to_string()))

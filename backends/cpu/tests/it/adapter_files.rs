@@ -6,7 +6,7 @@ use std::path::Path;
 use loquat_testkit::goldens;
 use loquat_weights::gguf::{Metadata, Value, write_gguf};
 use loquat_weights::{
-    AdapterWeights, Blob, Checkpoint, Dtype, RawTensor, safetensors::parse,
+    AdapterWeights, Blob, Checkpoint, Dtype, Format, RawTensor, safetensors::parse,
     safetensors::write_safetensors,
 };
 use tempfile::TempDir;
@@ -31,11 +31,16 @@ impl Copied {
     }
 
     fn open(&self) -> Result<AdapterWeights, String> {
+        self.open_on(&base())
+    }
+
+    fn open_on(&self, base: &Checkpoint) -> Result<AdapterWeights, String> {
         let path = self.folder.path();
         fs::write(path.join("adapter_config.json"), self.config.to_string()).unwrap();
         let bytes = write_safetensors(&self.tensors).unwrap();
         fs::write(path.join("adapter_model.safetensors"), bytes).unwrap();
-        open(path)
+        let opened = AdapterWeights::open(path, &base.adapter_base());
+        opened.map_err(|error| error.to_string())
     }
 
     fn refusal(&self) -> String {
@@ -77,6 +82,68 @@ fn unsupported_fields_are_refused_by_name() {
         let error = adapter.refusal();
         assert!(error.contains(field), "{field}: {error}");
     }
+}
+
+fn magnitudes(module: &str, len: usize) -> RawTensor {
+    let name = format!("base_model.model.{module}.lora_magnitude_vector");
+    let values = Blob::from_vec(1f32.to_le_bytes().repeat(len));
+    RawTensor::new(name, Dtype::F32, vec![len], values).unwrap()
+}
+
+/// peft cannot make it: its wrapper of parameters refuses `use_dora`.
+#[test]
+fn dora_of_experts_is_refused_by_name() {
+    let mut adapter = Copied::new("mixtral__experts");
+    adapter.config["use_dora"] = true.into();
+    let module = "model.layers.0.mlp.experts";
+    adapter.tensors.push(magnitudes(module, 64));
+    let base = goldens::fixtures().join("goldens-lora/base/mixtral");
+    let error = adapter
+        .open_on(&Checkpoint::open(&base).unwrap())
+        .unwrap_err();
+    let expected = format!("`{module}`: DoRA of experts is not supported");
+    assert!(error.contains(&expected), "{error}");
+}
+
+#[test]
+fn embedding_has_magnitudes_for_columns() {
+    let mut adapter = Copied::new("llama__embed_dora");
+    adapter.open().unwrap();
+    let is_embedding = |tensor: &RawTensor| tensor.name.contains("embed_tokens.lora_magnitude");
+    adapter.tensors.retain(|tensor| !is_embedding(tensor));
+    // As many as rows.
+    adapter.tensors.push(magnitudes("model.embed_tokens", 288));
+    let error = adapter.refusal();
+    assert!(error.contains("288 magnitudes for 64 columns"), "{error}");
+}
+
+#[test]
+fn base_class_of_another_family_is_refused() {
+    let mapping = |class: &str, module: &str| {
+        let library = format!("transformers.models.{module}.modeling_{module}");
+        serde_json::json!({ "base_model_class": class, "parent_library": library })
+    };
+    let mut adapter = Copied::new("llama__qv");
+    for (class, module) in [
+        ("LlamaForCausalLM", "llama"),
+        ("OtherModel", "of_the_future"),
+    ] {
+        adapter.config["auto_mapping"] = mapping(class, module);
+        adapter.open().unwrap();
+    }
+    adapter.config["auto_mapping"] = mapping("Qwen2ForCausalLM", "qwen2");
+    let error = adapter.refusal();
+    for part in [
+        "Qwen2ForCausalLM (qwen2)",
+        "this model is llama",
+        "set `auto_mapping` to null",
+    ] {
+        assert!(error.contains(part), "{error}");
+    }
+    // GGUF files store several families under one name.
+    let mut gguf = base().adapter_base();
+    gguf.format = Format::Gguf;
+    AdapterWeights::open(adapter.folder.path(), &gguf).unwrap();
 }
 
 #[test]

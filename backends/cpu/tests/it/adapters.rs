@@ -95,5 +95,5 @@ fn goldens_agree_with_peft() {
         }
     }
     assert!(faults.is_empty(), "{faults:#?}");
-    assert_eq!(checked, 24 + 14);
+    assert_eq!(checked, 25 + 14);
 }

@@ -113,7 +113,7 @@ fn goldens_agree_with_peft() {
         }
     }
     assert!(faults.is_empty(), "{faults:#?}");
-    assert_eq!(checked, 24 + 14);
+    assert_eq!(checked, 25 + 14);
 }
 
 /// Sequences with other adapters, or none, decode in one array and are computed ahead; each

@@ -29,9 +29,10 @@ pub struct ConvertArgs {
     /// Values per scale in mlx's q types: 32, 64 or 128 [default: 64].
     #[arg(long, value_name = "VALUES", requires = "quant")]
     pub group_size: Option<usize>,
-    /// Merge an adapter into the model: a directory of peft or mlx-lm, or a GGUF adapter. @SCALE
-    /// multiplies its strength. Repeat the flag to merge several.
-    #[arg(long = "adapter", value_name = "PATH[@SCALE]", value_parser = adapter())]
+    /// Merge an adapter into the model: a directory of peft or mlx-lm, a GGUF adapter, or
+    /// owner/name[@REVISION] on the hub. @SCALE, a number, multiplies its strength. Repeat the flag
+    /// to merge several.
+    #[arg(long = "adapter", value_name = "PATH_OR_REF[@SCALE]", value_parser = adapter())]
     pub adapters: Vec<AdapterFile>,
     /// The output path; written only when the conversion is complete.
     #[arg(long, short, value_name = "PATH")]

@@ -39,9 +39,10 @@ pub struct KindArgs {
 /// Adapters of a model.
 #[derive(Debug, Clone, Default, Args)]
 pub struct AdapterArgs {
-    /// Apply an adapter: a directory of peft or mlx-lm, or a GGUF adapter. @SCALE multiplies its
-    /// strength, as in style@0.5. Repeat the flag to add several up.
-    #[arg(long = "adapter", value_name = "PATH[@SCALE]", help_heading = HEADING)]
+    /// Apply an adapter: a directory of peft or mlx-lm, a GGUF adapter, or owner/name[@REVISION] on
+    /// the hub. @SCALE, a number, multiplies its strength, as in style@0.5. Repeat the flag to add
+    /// several up.
+    #[arg(long = "adapter", value_name = "PATH_OR_REF[@SCALE]", help_heading = HEADING)]
     #[arg(value_parser = adapter())]
     pub files: Vec<AdapterFile>,
 }

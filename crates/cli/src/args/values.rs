@@ -16,7 +16,8 @@ pub fn reference() -> impl TypedValueParser<Value = String> {
     OsStringValueParser::new().map(|text| path_reference(Path::new(&text)))
 }
 
-/// An adapter's path and its scale, after the last `@` if that is a number.
+/// An adapter's path or reference, and its scale: what follows the last `@`, if that is a number.
+/// Anything else there is a part of the path, or a revision on the hub.
 pub fn adapter() -> impl TypedValueParser<Value = AdapterFile> {
     OsStringValueParser::new().try_map(|text| adapter_file(&text))
 }
@@ -34,11 +35,19 @@ pub fn adapter_file(text: &OsStr) -> Result<AdapterFile, String> {
 
 fn split_scale(text: &OsStr) -> (PathBuf, f32) {
     let split = text.to_str().and_then(|text| text.rsplit_once('@'));
+    let split = split.filter(|(_, scale)| is_decimal(scale));
     let scaled = split.and_then(|(path, scale)| Some((path, scale.parse().ok()?)));
     match scaled {
         Some((path, scale)) if !path.is_empty() => (path.into(), scale),
         _ => (text.into(), 1.0),
     }
+}
+
+/// Digits with at most a sign and a point. Not `1e5`, which may be a commit.
+fn is_decimal(text: &str) -> bool {
+    let digits = text.strip_prefix(['-', '+']).unwrap_or(text);
+    let is_digit = |letter: char| letter.is_ascii_digit();
+    digits.contains(is_digit) && digits.replacen('.', "", 1).chars().all(is_digit)
 }
 
 pub fn nonzero(value: usize) -> NonZeroUsize {
@@ -109,6 +118,42 @@ mod tests {
         }
         for text in ["", "name", "=value"] {
             assert!(variable(text).unwrap_err().contains("KEY=VALUE"), "{text}");
+        }
+    }
+
+    #[test]
+    fn numbers_after_the_last_at_are_scales() {
+        for (text, path, scale) in [
+            ("style", "style", 1.0),
+            ("style@0.5", "style", 0.5),
+            ("style@-2", "style", -2.0),
+            ("a@b/style@.25", "a@b/style", 0.25),
+            ("owner/name@main", "owner/name@main", 1.0),
+            ("owner/name@main@0.5", "owner/name@main", 0.5),
+            ("owner/name@v1.0", "owner/name@v1.0", 1.0),
+            // A revision that is a number needs a scale after it.
+            ("owner/name@1.0@1", "owner/name@1.0", 1.0),
+            ("owner/name@1.0", "owner/name", 1.0),
+            // Commits of digits and an `e` are no numbers.
+            ("owner/name@12e4567", "owner/name@12e4567", 1.0),
+            ("owner/name@inf", "owner/name@inf", 1.0),
+            ("owner/name:a.gguf@2", "owner/name:a.gguf", 2.0),
+            ("@2", "@2", 1.0),
+            ("style@1.2.3", "style@1.2.3", 1.0),
+        ] {
+            let path = path.into();
+            assert_eq!(
+                adapter_file(OsStr::new(text)),
+                Ok(AdapterFile { path, scale }),
+                "{text}"
+            );
+        }
+        for text in ["style@0", "style@-0.0"] {
+            assert!(
+                adapter_file(OsStr::new(text))
+                    .unwrap_err()
+                    .contains("other than 0")
+            );
         }
     }
 

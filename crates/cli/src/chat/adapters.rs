@@ -18,7 +18,7 @@ pub fn parse(argument: &str) -> Result<AdapterFile, CliError> {
 /// A line for each adapter.
 pub fn list(adapters: &[AdapterFile]) -> String {
     if adapters.is_empty() {
-        return "No adapters. Apply one with /adapter PATH[@SCALE].".to_owned();
+        return "No adapters. Apply one with /adapter PATH_OR_REF[@SCALE].".to_owned();
     }
     let line = |adapter: &AdapterFile| match adapter.scale {
         0.0 => format!("{} (off)", adapter.path.display()),

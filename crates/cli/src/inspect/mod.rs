@@ -16,7 +16,7 @@ use crate::args::InspectArgs;
 use crate::backends;
 use crate::describe;
 use crate::error::CliError;
-use crate::load::{locate, open_store_on};
+use crate::load::{self, locate, open_store_on};
 use crate::terminal::{bytes, print, print_json};
 use chat_format::ChatSummary;
 
@@ -25,7 +25,7 @@ pub fn run(args: &InspectArgs) -> Result<(), CliError> {
     let backend = backends::select(&args.session.backend)?;
     let model = ModelFiles::open(&locate(&store, &args.source.choice(args.model.as_deref()))?)?;
     // With the options of `run`, so that the numbers match.
-    let adapters = model.open_adapters(&args.adapters.files)?;
+    let adapters = load::adapters(&store, &model, &args.adapters.files)?;
     let options = adapters.make_room(&args.session.options(1));
     let plan = backend.plan(&model.source, &options)?;
     let limits = MemoryLimits::new(backend, args.session.memory);

@@ -41,7 +41,7 @@ pub fn list(args: &ModelsArgs) -> Result<(), CliError> {
         };
         table.row([
             held.name.clone(),
-            held.kind.name().to_owned(),
+            kind(held),
             held.quant.clone().unwrap_or_default(),
             bytes(held.bytes),
             held.last_used.map_or_else(|| "never".to_owned(), since),
@@ -49,6 +49,12 @@ pub fn list(args: &ModelsArgs) -> Result<(), CliError> {
         ]);
     }
     print(&table.text())
+}
+
+/// The format, and whether it is an adapter.
+fn kind(held: &StoredModel) -> String {
+    let adapter = if held.is_adapter { " adapter" } else { "" };
+    format!("{}{adapter}", held.kind)
 }
 
 /// `loquat pull`.
@@ -274,6 +280,7 @@ fn as_json(held: &StoredModel) -> Value {
     json!({
         "name": held.name,
         "kind": held.kind.name(),
+        "adapter": held.is_adapter,
         "quant": held.quant,
         "bytes": held.bytes,
         "last_used": held.last_used,

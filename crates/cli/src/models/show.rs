@@ -6,7 +6,7 @@ use loquat_store::{
 };
 use serde_json::{Value, json};
 
-use super::as_json;
+use super::{as_json, kind};
 use crate::args::ShowArgs;
 use crate::error::CliError;
 use crate::load::open_store;
@@ -151,11 +151,15 @@ fn entry_rows(entry: &CatalogEntry) -> Vec<(&'static str, String)> {
 }
 
 fn held_rows(held: &StoredModel) -> Vec<(&'static str, String)> {
-    let quant = held.quant.as_deref().unwrap_or("(unknown quantization)");
+    let quant = match &held.quant {
+        Some(quant) => format!(" {quant}"),
+        None if held.is_adapter => String::new(),
+        None => " (unknown quantization)".to_owned(),
+    };
     let mut rows = vec![
         (
             "on this machine",
-            format!("{} {quant}, {}", held.kind, bytes(held.bytes)),
+            format!("{}{quant}, {}", kind(held), bytes(held.bytes)),
         ),
         ("path", held.path.display().to_string()),
         (

@@ -10,7 +10,7 @@ use loquat_engine::EngineOptions;
 use loquat_server::config;
 use loquat_server::{ModelInfo, OpenFailure, Opened, Opener, Planned, trim_memory};
 use loquat_session::{AdapterLimits, Backend, Plan, Probe, SessionOptions};
-use loquat_store::{ResolvedReference, Store};
+use loquat_store::{ModelReference, ResolvedReference, Store, reference_path};
 use loquat_text::ChatTemplate;
 use loquat_text::format::FormatOverrides;
 use loquat_weights::Format;
@@ -19,6 +19,7 @@ use crate::args::{ModelChoice, RETAINED_SEQUENCES};
 use crate::error::CliError;
 use crate::fit::{self, OpenAttempt};
 use crate::load::{self, LoadOptions, locate};
+use crate::progress::DownloadBar;
 use crate::{backends, chat_setup};
 
 /// Models of this machine and of the catalog, on the backends of this program.
@@ -33,12 +34,21 @@ impl LocalModels {
 
     /// Downloads the model if needed, and checks that it can be loaded with its options.
     pub fn check(&self, config: &config::ModelConfig) -> Result<(), CliError> {
-        config.template.as_deref().map(template).transpose()?;
-        let planned = PlannedModel::new(&self.store, config)?;
-        check_adapters(&planned, config)
+        self.check_with(config, &|_| true)
     }
 
-    /// The same, but checks a model that is not downloaded only by its options.
+    fn check_with(
+        &self,
+        config: &config::ModelConfig,
+        reads: &dyn Fn(&str) -> bool,
+    ) -> Result<(), CliError> {
+        config.template.as_deref().map(template).transpose()?;
+        let planned = PlannedModel::new(&self.store, config)?;
+        check_adapters(&self.store, &planned, config, reads)
+    }
+
+    /// The same, but checks a model that is not downloaded only by its options, and no adapter that
+    /// is not.
     pub fn check_here(&self, config: &config::ModelConfig) -> Result<(), CliError> {
         backends::select(&config.backend)?;
         let named = loquat_store::ModelQuery {
@@ -47,7 +57,9 @@ impl LocalModels {
             ..loquat_store::ModelQuery::default()
         };
         match self.store.resolve(&named)? {
-            ResolvedReference::Local(_) => self.check(config),
+            ResolvedReference::Local(_) => {
+                self.check_with(config, &|source| self.store.has_adapter(source))
+            }
             ResolvedReference::Catalog { .. } | ResolvedReference::Hub(_) => config
                 .template
                 .as_deref()
@@ -58,8 +70,14 @@ impl LocalModels {
     }
 }
 
-/// Reads the adapters, and checks that they fit the model and its limits.
-fn check_adapters(planned: &PlannedModel, config: &config::ModelConfig) -> Result<(), CliError> {
+/// Reads the adapters, of the hub's those that `reads` accepts, and checks that they fit the model
+/// and its limits.
+fn check_adapters(
+    store: &Store,
+    planned: &PlannedModel,
+    config: &config::ModelConfig,
+    reads: &dyn Fn(&str) -> bool,
+) -> Result<(), CliError> {
     let limits = planned.plan.capabilities.adapters;
     if config.takes_adapters() && !limits.any() {
         return Err(CliError::Usage {
@@ -72,11 +90,19 @@ fn check_adapters(planned: &PlannedModel, config: &config::ModelConfig) -> Resul
         });
     }
     for (name, adapter) in &config.adapters {
+        // One that is nowhere is an error, not a download.
+        let is_hub = matches!(
+            ModelReference::parse(&adapter.source),
+            Ok(ModelReference::Hub(_))
+        );
+        if is_hub && !reads(&adapter.source) {
+            continue;
+        }
         let file = AdapterFile {
-            path: adapter_path(&adapter.source)?,
+            path: reference_path(&adapter.source).into_owned(),
             scale: adapter.scale,
         };
-        let needed = planned.files.open_adapters(&[file])?.limits();
+        let needed = load::adapters(store, &planned.files, &[file])?.limits();
         for (option, needed, limit) in [
             ("max_adapter_rank", needed.rank as u64, limits.rank as u64),
             ("adapter_memory", needed.bytes, limits.bytes),
@@ -92,19 +118,6 @@ fn check_adapters(planned: &PlannedModel, config: &config::ModelConfig) -> Resul
     Ok(())
 }
 
-/// Adapters are files of this machine.
-fn adapter_path(source: &str) -> Result<PathBuf, CliError> {
-    let path = PathBuf::from(source);
-    if path.exists() {
-        return Ok(path);
-    }
-    Err(CliError::Usage {
-        what: format!("`adapters` names {source:?}, which does not exist"),
-        expected: "a directory or file on this machine; adapters are not downloaded from a hub"
-            .to_owned(),
-    })
-}
-
 impl Opener for LocalModels {
     fn plan(&self, config: &config::ModelConfig) -> Result<Planned, OpenFailure> {
         let prepared = ServableModel::new(&self.store, config).map_err(failure)?;
@@ -115,7 +128,10 @@ impl Opener for LocalModels {
     }
 
     fn locate_adapter(&self, source: &str) -> Result<PathBuf, OpenFailure> {
-        adapter_path(source).map_err(failure)
+        let located = self
+            .store
+            .locate_adapter(source, &mut DownloadBar::default());
+        Ok(located.map_err(|error| failure(error.into()))?.path)
     }
 
     fn open(&self, config: &config::ModelConfig) -> Result<Opened, OpenFailure> {

@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use loquat_hubkit::{FakeFile, FakeRepo, HubServer};
 use loquat_testkit::goldens;
 use tempfile::TempDir;
 
@@ -79,4 +80,134 @@ fn backends_give_the_same_adapted_answer() {
         let plain = answers.remove(0);
         assert!(!answers.contains(&plain), "{answers:?}, {plain:?}");
     }
+}
+
+/// A hub with an adapter, and a machine with its model.
+struct Hub {
+    server: HubServer,
+    machine: TempDir,
+    base: TempDir,
+}
+
+impl Hub {
+    fn new() -> Self {
+        let file = |name: &str| {
+            let content = std::fs::read(Path::new(&adapter("llama__qv")).join(name)).unwrap();
+            FakeFile::large(name, content)
+        };
+        let files = vec![
+            file("adapter_config.json"),
+            file("adapter_model.safetensors"),
+            FakeFile::small("README.md", "read me"),
+        ];
+        let other = ["config.json", "model.safetensors"].map(|name| FakeFile::small(name, "{}"));
+        let repos = vec![
+            FakeRepo::new("tiny/poet", files),
+            FakeRepo::new("tiny/model", other.to_vec()),
+        ];
+        Self {
+            server: HubServer::start(repos).unwrap(),
+            machine: TempDir::new().unwrap(),
+            base: model("llama"),
+        }
+    }
+
+    fn run(&self, args: &[&str]) -> Outcome {
+        let mut command = command(&self.machine.path().join("cache"));
+        command.args(args).env("HF_ENDPOINT", self.server.url());
+        command.env("HF_HUB_CACHE", self.machine.path().join("hub"));
+        command.output().unwrap().into()
+    }
+
+    fn base(&self) -> &str {
+        self.base.path().to_str().unwrap()
+    }
+
+    fn answer(&self, words: &[&str]) -> Vec<u8> {
+        let args = [
+            "run",
+            self.base(),
+            "Tell me a story.",
+            "-n",
+            "12",
+            "-t",
+            "0",
+        ];
+        let outcome = self.run(&[&args, words].concat());
+        assert_eq!(outcome.code, 0, "{}", outcome.stderr);
+        outcome.stdout
+    }
+}
+
+#[test]
+fn hub_adapter_is_kept_like_a_model() {
+    let hub = Hub::new();
+    let plain = hub.answer(&[]);
+    let local = adapter("llama__qv");
+    let expected = hub.answer(&["--adapter", &local]);
+    assert_ne!(plain, expected);
+    for reference in [
+        "tiny/poet",
+        "tiny/poet@main",
+        "tiny/poet@1",
+        "tiny/poet@main@1.0",
+        "tiny/poet:adapter_model.safetensors",
+    ] {
+        assert_eq!(
+            hub.answer(&["--adapter", reference]),
+            expected,
+            "{reference}"
+        );
+    }
+    let offline = hub.answer(&["--offline", "--adapter", "tiny/poet"]);
+    assert_eq!(offline, expected);
+    let half = hub.answer(&["--adapter", "tiny/poet@0.5"]);
+    assert_eq!(half, hub.answer(&["--adapter", &format!("{local}@0.5")]));
+
+    let listed = hub.run(&["models"]).quiet();
+    assert!(
+        listed.contains("tiny/poet  safetensors adapter"),
+        "{listed}"
+    );
+    assert!(!listed.contains("never"), "{listed}");
+    let verified = hub.run(&["verify"]).quiet();
+    assert_eq!(verified, "tiny/poet: valid\n");
+    let shown = hub.run(&["show", "tiny/poet"]).quiet();
+    assert!(shown.contains("safetensors adapter, "), "{shown}");
+    let inspected = hub.run(&["inspect", hub.base(), "--adapter", "tiny/poet"]);
+    assert!(
+        inspected.text().contains("adapter tiny/poet (PEFT)"),
+        "{}",
+        inspected.text()
+    );
+    let out = hub.machine.path().join("merged");
+    let words = ["--to", "safetensors", "--adapter", "tiny/poet", "-o"];
+    let convert = ["convert", hub.base()];
+    let merged = hub.run(&[&convert[..], &words, &[out.to_str().unwrap()]].concat());
+    assert_eq!(merged.code, 0, "{}", merged.stderr);
+
+    let removed = hub.run(&["rm", "tiny/poet"]).quiet();
+    assert!(removed.starts_with("removed tiny/poet, "), "{removed}");
+    hub.run(&[
+        "run",
+        hub.base(),
+        "hi",
+        "--offline",
+        "--adapter",
+        "tiny/poet",
+    ])
+    .refused(3, &["tiny/poet", "offline"]);
+    let pulled = hub.run(&["pull", "tiny/poet"]).quiet();
+    assert!(pulled.starts_with("tiny/poet is at "), "{pulled}");
+}
+
+#[test]
+fn adapter_reference_that_names_none_is_refused() {
+    let hub = Hub::new();
+    let run = |adapter: &str| hub.run(&["run", hub.base(), "hi", "--adapter", adapter]);
+    run("tiny/model").refused(3, &["tiny/model has no adapter", "a model, not an adapter"]);
+    run("tiny/absent").refused(3, &["tiny/absent"]);
+    run("./absent").refused(3, &["./absent is not an adapter", "owner/name"]);
+    hub.run(&["run", "tiny/poet", "hi"])
+        .refused(3, &["LoRA adapter", "--adapter"]);
 }

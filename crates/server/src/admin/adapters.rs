@@ -13,7 +13,7 @@ use crate::config::{ModelConfig, adapter_name_fault};
 use crate::error::{ApiError, ErrorKind};
 use crate::field::Field;
 use crate::lowering;
-use crate::models::{NewAdapter, adapter_not_found};
+use crate::models::{NewAdapter, adapter_not_found, matches_pattern};
 use crate::wire::{FieldTables, JsonBody, WireRequest};
 
 /// An adapter to load.
@@ -23,11 +23,11 @@ pub struct LoadLoraAdapter {
     /// By which requests choose it.
     pub lora_name: String,
     /// Inside a folder of the model's `adapter_folders`: a whole path, or one relative to such a
-    /// folder.
+    /// folder. Or `owner/name[@revision][:file]` of a hub repository that `adapter_repos` allows.
     pub lora_path: String,
     /// Replace an adapter of this name, which serves requests until the new one is loaded.
     pub load_inplace: Option<bool>,
-    /// The base model. May be omitted if `adapter_folders` is set for one model only.
+    /// The base model. May be omitted if only one model sets `adapter_folders` or `adapter_repos`.
     pub model: Option<String>,
 }
 
@@ -53,7 +53,8 @@ impl WireRequest for UnloadLoraAdapter {
     const IGNORED: FieldTables<&'static str> = &[LORA_INT_ID];
 }
 
-/// Loads an adapter from a folder that the configuration allows, and its model if necessary.
+/// Loads an adapter from a folder or a hub repository that the configuration allows, and its model
+/// if necessary.
 #[utoipa::path(
     post,
     path = "/v1/load_lora_adapter",
@@ -76,12 +77,12 @@ pub async fn load(
     }
     let model = base(&app, model.as_deref())?;
     check_free(&app, &model.name, &name)?;
-    let folders = model.adapter_folders.clone();
-    let path = lowering::run(move || allowed_path(&folders, Path::new(&lora_path))).await?;
+    let id = model.name.clone();
+    let source = lowering::run(move || allowed_source(&model, &lora_path)).await?;
     let new = NewAdapter {
-        model: model.name,
+        model: id,
         name: name.clone(),
-        path,
+        source,
         replaces: load_inplace.unwrap_or(false),
     };
     let patience = patience(None, &app)?;
@@ -136,10 +137,11 @@ fn finished(done: Result<Result<(), ApiError>, tokio::task::JoinError>) -> Resul
 /// The model to load an adapter for.
 fn base(app: &App, named: Option<&str>) -> Result<ModelConfig, ApiError> {
     let config = app.config();
-    let allows = |model: &&ModelConfig| !model.adapter_folders.is_empty();
+    let allows = |model: &&ModelConfig| model.loads_adapters();
     let forbidden = |what: String| {
         let what = format!(
-            "{what} does not set `adapter_folders`, the folders from which adapters may be loaded"
+            "{what} sets neither `adapter_folders` nor `adapter_repos`, from which adapters may be \
+             loaded"
         );
         ApiError::new(ErrorKind::Forbidden, what).code("adapter_loading_disabled")
     };
@@ -182,22 +184,53 @@ fn check_free(app: &App, base: &str, name: &str) -> Result<(), ApiError> {
     }
 }
 
-/// The path without links, if it is inside one of the folders.
-fn allowed_path(folders: &[PathBuf], path: &Path) -> Result<PathBuf, ApiError> {
+/// The path without links, if it is inside one of the model's folders, or the reference to a
+/// repository that the model allows.
+fn allowed_source(model: &ModelConfig, path: &str) -> Result<String, ApiError> {
     let inside = |folder: &PathBuf| {
         let folder = folder.canonicalize().ok()?;
         let path = folder.join(path).canonicalize().ok()?;
         path.starts_with(&folder).then_some(path)
     };
-    folders.iter().find_map(inside).ok_or_else(|| {
-        let list: Vec<_> = folders
+    if let Some(path) = model.adapter_folders.iter().find_map(inside) {
+        return Ok(path.to_string_lossy().into_owned());
+    }
+    // A path of this machine would win over the repository.
+    if let Some(repo) = repo_of(path)
+        && !Path::new(path).exists()
+        && model
+            .adapter_repos
             .iter()
-            .map(|folder| folder.display().to_string())
-            .collect();
-        let problem = format!(
-            "must exist inside one of the model's `adapter_folders`: {}",
-            list.join(", ")
-        );
-        ApiError::invalid(Field::LoraPath, problem)
-    })
+            .any(|pattern| matches_pattern(pattern, repo))
+    {
+        return Ok(path.to_owned());
+    }
+    let mut allowed = Vec::new();
+    if !model.adapter_folders.is_empty() {
+        let folders = model.adapter_folders.iter();
+        let list: Vec<_> = folders.map(|folder| folder.display().to_string()).collect();
+        let list = list.join(", ");
+        allowed.push(format!(
+            "exist inside one of the model's `adapter_folders`: {list}"
+        ));
+    }
+    if !model.adapter_repos.is_empty() {
+        let list = model.adapter_repos.join(", ");
+        allowed.push(format!(
+            "name a repository of the model's `adapter_repos`: {list}"
+        ));
+    }
+    let problem = format!("must {}", allowed.join(", or "));
+    Err(ApiError::invalid(Field::LoraPath, problem))
+}
+
+/// `owner/name` of a reference to the hub.
+fn repo_of(reference: &str) -> Option<&str> {
+    let repo = reference.split(['@', ':']).next().unwrap_or_default();
+    let is_part = |part: &str| {
+        let known = |letter: char| letter.is_ascii_alphanumeric() || "-_.".contains(letter);
+        part.chars().all(known) && part.starts_with(|letter: char| letter != '.')
+    };
+    let (owner, name) = repo.split_once('/')?;
+    (is_part(owner) && is_part(name)).then_some(repo)
 }

@@ -32,7 +32,12 @@ impl AdapterConfig {
 impl ModelConfig {
     /// Whether it has, or may get, adapters.
     pub fn takes_adapters(&self) -> bool {
-        !self.adapters.is_empty() || !self.adapter_folders.is_empty()
+        !self.adapters.is_empty() || self.loads_adapters()
+    }
+
+    /// Whether requests may load further adapters.
+    pub fn loads_adapters(&self) -> bool {
+        !self.adapter_folders.is_empty() || !self.adapter_repos.is_empty()
     }
 }
 

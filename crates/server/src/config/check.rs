@@ -96,12 +96,11 @@ fn adapter_names(models: &[Entry<ModelConfig>]) -> Vec<ConfigError> {
 fn pinned_adapters(model: &Entry<ModelConfig>) -> Option<ConfigError> {
     let ModelConfig {
         adapters,
-        adapter_folders,
         max_adapters,
         ..
     } = &model.value;
     let pinned = adapters.values().filter(|adapter| adapter.pinned).count();
-    let others = pinned < adapters.len() || !adapter_folders.is_empty();
+    let others = pinned < adapters.len() || model.value.loads_adapters();
     let least = pinned + usize::from(others);
     (least > *max_adapters).then(|| ConfigError {
         location: model.location("adapters"),

@@ -279,6 +279,8 @@ pub struct ModelConfig {
     pub adapters: BTreeMap<String, AdapterConfig>,
     /// Where `/v1/load_lora_adapter` may load further adapters from.
     pub adapter_folders: Vec<PathBuf>,
+    /// Repositories on the hub from which it may, with `*` for any text.
+    pub adapter_repos: Vec<String>,
     /// Adapters that are loaded at once.
     pub max_adapters: usize,
     /// Memory of all loaded adapters, in bytes.
@@ -388,6 +390,7 @@ impl ModelConfig {
             pooling: Pooling::Mean,
             adapters: BTreeMap::new(),
             adapter_folders: Vec::new(),
+            adapter_repos: Vec::new(),
             max_adapters: 8,
             adapter_memory: 512 << 20,
             max_adapter_rank: 64,

@@ -27,6 +27,11 @@ pub struct LoraScale {
     pub scale: f32,
 }
 
+/// Adapters and their strengths.
+#[derive(Debug, Clone, Deserialize, ToSchema)]
+#[serde(transparent)]
+pub struct LoraScales(Vec<LoraScale>);
+
 fn pairs(list: &[LoraScale]) -> Vec<(usize, f32)> {
     list.iter().map(|each| (each.id, each.scale)).collect()
 }
@@ -100,7 +105,7 @@ pub async fn lora_adapters(
     path = "/lora-adapters",
     tag = "llama.cpp",
     params(super::ModelQuery),
-    request_body = Vec<LoraScale>,
+    request_body = LoraScales,
     responses((status = 200, description = "They are set", body = LlamaSuccess)),
 )]
 pub async fn set_lora_adapters(
@@ -111,7 +116,7 @@ pub async fn set_lora_adapters(
 ) -> Result<Json<LlamaSuccess>, ApiError> {
     caller.check_may_manage("setting the adapters of all requests")?;
     let model = queried_model(&app, &caller, query)?;
-    let list: Vec<LoraScale> = json_body::read_with(body, |bytes| {
+    let LoraScales(list) = json_body::read_with(body, |bytes| {
         let value = json_body::parse(bytes)?;
         wire::parse(value)
     })

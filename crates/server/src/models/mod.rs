@@ -30,7 +30,7 @@ pub use adapters::{AdapterStatus, ChosenModel, NewAdapter, adapter_gone, adapter
 pub use lease::Lease;
 pub use loaded::Loaded;
 pub use registry::{Models, model_not_found};
-pub use slot::KeepAlive;
+pub use slot::{KeepAlive, matches_pattern};
 pub use status::{ModelState, ModelStatus};
 
 /// Finds and opens models. Implementations know backends and files. Both methods may block; they

@@ -144,7 +144,7 @@ impl Slot {
     /// Whether an alias with `*` matches the name.
     pub fn has_pattern(&self, name: &str) -> bool {
         let mut patterns = self.model.aliases.iter();
-        !self.retired && patterns.any(|alias| alias.contains('*') && matches(alias, name))
+        !self.retired && patterns.any(|alias| alias.contains('*') && matches_pattern(alias, name))
     }
 
     pub fn is_idle(&self) -> bool {
@@ -281,7 +281,7 @@ impl Slot {
 }
 
 /// Whether a pattern matches the whole name; its `*` matches any text.
-fn matches(pattern: &str, name: &str) -> bool {
+pub fn matches_pattern(pattern: &str, name: &str) -> bool {
     let mut parts = pattern.split('*');
     let first = parts.next().unwrap_or_default();
     let Some(mut rest) = name.strip_prefix(first) else {
@@ -313,6 +313,6 @@ fn stars_match_any_text() {
         ("plain", "plain", true),
         ("plain", "plainer", false),
     ] {
-        assert_eq!(matches(pattern, name), expected, "{pattern} {name}");
+        assert_eq!(matches_pattern(pattern, name), expected, "{pattern} {name}");
     }
 }

@@ -24,7 +24,7 @@ const TOKENS: usize = 8;
 const MOST: usize = 3;
 
 /// The adapters of the base `llama`.
-fn adapters() -> Vec<(String, PathBuf)> {
+pub fn adapters() -> Vec<(String, PathBuf)> {
     let all = goldens::adapters().expect("goldens").into_iter();
     let own = all.filter_map(|folder| {
         let name = folder.file_name()?.to_str()?.strip_prefix("llama__")?;
@@ -33,7 +33,7 @@ fn adapters() -> Vec<(String, PathBuf)> {
     own.collect()
 }
 
-fn base() -> PathBuf {
+pub fn base() -> PathBuf {
     goldens::fixtures().join("goldens-lora/base/llama")
 }
 
@@ -54,7 +54,7 @@ fn options(adapters: Vec<AdapterFile>) -> ModelOptions {
 }
 
 /// What the base continues the prompt with, or an adapter, by the library alone.
-fn expected(adapter: Option<&Path>) -> Vec<u32> {
+pub fn expected(adapter: Option<&Path>) -> Vec<u32> {
     let files = adapter.map(|path| AdapterFile {
         path: path.to_owned(),
         scale: 1.0,
@@ -82,10 +82,19 @@ fn golden_first(folder: &Path) -> u32 {
     best.expect("a vocabulary").0
 }
 
-/// Opens the base with room for the configured adapters.
-#[derive(Default)]
-struct Adaptable {
-    opened: Arc<Mutex<Option<loquat::Model>>>,
+/// Opens a copy of the base with room for the configured adapters.
+pub struct Adaptable {
+    pub base: PathBuf,
+    pub opened: Arc<Mutex<Option<loquat::Model>>>,
+}
+
+impl Default for Adaptable {
+    fn default() -> Self {
+        Self {
+            base: base(),
+            opened: Arc::default(),
+        }
+    }
 }
 
 impl Opener for Adaptable {
@@ -103,8 +112,7 @@ impl Opener for Adaptable {
             bytes: model.adapter_memory,
             rank: model.max_adapter_rank,
         };
-        let base = base();
-        let loaded = options.load(base.to_str().expect("a path"));
+        let loaded = options.load(self.base.to_str().expect("a path"));
         let loaded = loaded.map_err(OpenFailure::new)?;
         *self.opened.lock().expect("no panic") = Some(loaded.clone());
         Ok(Opened {
@@ -115,7 +123,7 @@ impl Opener for Adaptable {
     }
 }
 
-fn adapted(change: impl FnOnce(&mut ModelConfig)) -> Config {
+pub fn adapted(change: impl FnOnce(&mut ModelConfig)) -> Config {
     let mut config = config();
     config.keys = vec![Key {
         scopes: vec![
@@ -134,7 +142,7 @@ fn adapted(change: impl FnOnce(&mut ModelConfig)) -> Config {
 }
 
 /// With all adapters in the configuration.
-fn configured() -> Config {
+pub fn configured() -> Config {
     adapted(|model| {
         for (name, path) in adapters() {
             let source = path.to_str().expect("a path");
@@ -143,33 +151,33 @@ fn configured() -> Config {
     })
 }
 
-async fn post(server: &TestServer, path: &str, body: &Value) -> Response {
+pub async fn post(server: &TestServer, path: &str, body: &Value) -> Response {
     let mut client = server.connect().await;
     client.post(path, body).await;
     client.response().await
 }
 
-async fn get(server: &TestServer, path: &str) -> Response {
+pub async fn get(server: &TestServer, path: &str) -> Response {
     let mut client = server.connect().await;
     client.get(path).await;
     client.response().await
 }
 
 /// Asks for the continuation as tokens.
-fn completion(model: &str) -> Value {
+pub fn completion(model: &str) -> Value {
     json!({
         "model": model, "prompt": prompt(), "n_predict": TOKENS, "temperature": 0,
         "return_tokens": true,
     })
 }
 
-fn tokens(response: &Response) -> Vec<u32> {
+pub fn tokens(response: &Response) -> Vec<u32> {
     assert_eq!(response.status, 200, "{response:?}");
     let tokens = response.json()["tokens"].clone();
     serde_json::from_value(tokens).expect("tokens")
 }
 
-fn code(response: &Response) -> (u16, String) {
+pub fn code(response: &Response) -> (u16, String) {
     let code = response.json()["error"]["code"].clone();
     (
         response.status,
@@ -397,6 +405,8 @@ async fn operators_load_adapters_from_allowed_folders() {
         .and_then(Path::parent);
     let outside = outside.expect("a folder").join("goldens/llama");
     for (body, expected) in [
+        // No repository is allowed.
+        (load("b", "owner/name"), ""),
         (load("poet", "llama__all"), "adapter_exists"),
         (load("b", "qwen3__all"), "adapter_load_failed"),
         (load("b", outside.to_str().expect("a path")), ""),

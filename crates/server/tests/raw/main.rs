@@ -1,6 +1,7 @@
 //! The server over real sockets, with clients that are slow, broken, gone or too many. The server
 //! keeps serving and releases their resources.
 
+mod adapter_requests;
 mod adapters;
 mod bodies;
 mod concurrency;

@@ -274,6 +274,18 @@ impl ModelSpec {
         namings.flat_map(Naming::variants).collect()
     }
 
+    /// Whether a `model_type` is surely another family's: both are listed, and neither begins as the
+    /// other does, as with types of a text model and of the model around it.
+    pub fn contradicts_model_type(&self, model_type: &str) -> bool {
+        let (own, other) = (by_model_type(self.family), by_model_type(model_type));
+        let (Some(own), Some(other)) = (own, other) else {
+            return false;
+        };
+        let alike = |own: &str, other: &str| own.starts_with(other) || other.starts_with(own);
+        let mut own_types = own.model_types.iter();
+        !own_types.any(|own| other.model_types.iter().any(|other| alike(own, other)))
+    }
+
     /// The architectures under which llama.cpp writes models of the family.
     pub fn gguf_architectures(&self) -> Vec<&'static str> {
         let Some(family) = by_model_type(self.family) else {
@@ -392,6 +404,26 @@ mod tests {
             config[field] = value.clone();
         }
         config
+    }
+
+    #[test]
+    fn only_listed_unlike_types_contradict() {
+        let own = described(&tiny("gemma3_text", json!({}))).unwrap().spec;
+        for (model_type, expected) in [
+            ("llama", true),
+            ("mistral", true),
+            ("gemma3_text", false),
+            ("gemma3", false),
+            ("gemma2", true),
+            ("unheard_of", false),
+            ("", false),
+        ] {
+            assert_eq!(
+                own.contradicts_model_type(model_type),
+                expected,
+                "{model_type}"
+            );
+        }
     }
 
     #[test]

@@ -21,6 +21,22 @@ fn safetensors(seed: u64) -> Vec<u8> {
     [&2_u64.to_le_bytes()[..], b"{}", &noise(3000, seed)].concat()
 }
 
+/// A GGUF file that says that it is an adapter, and nothing else.
+fn adapter_gguf() -> Vec<u8> {
+    let text = |text: &str| [&(text.len() as u64).to_le_bytes()[..], text.as_bytes()].concat();
+    const STRING: u32 = 8;
+    [
+        &b"GGUF"[..],
+        &3_u32.to_le_bytes(),
+        &0_u64.to_le_bytes(),
+        &1_u64.to_le_bytes(),
+        &text("general.type"),
+        &STRING.to_le_bytes(),
+        &text("adapter"),
+    ]
+    .concat()
+}
+
 fn repos() -> Vec<FakeRepo> {
     let quants = [("m-Q8_0.gguf", 1), ("m-Q4_K_M.gguf", 2), ("m-Q2_K.gguf", 3)];
     let mut of_quants: Vec<FakeFile> = quants
@@ -50,6 +66,17 @@ fn repos() -> Vec<FakeRepo> {
         FakeFile::large("b-Q8_0.gguf", gguf(6)),
     ];
     let other = vec![FakeFile::large("not-really.gguf", noise(2000, 7))];
+    let peft = ["", "step-5/"].into_iter().flat_map(|folder| {
+        let config = FakeFile::small(&format!("{folder}adapter_config.json"), "{}");
+        let weights = format!("{folder}adapter_model.safetensors");
+        [
+            config,
+            FakeFile::large(&weights, safetensors(20 + folder.len() as u64)),
+        ]
+    });
+    let peft = peft
+        .chain([FakeFile::small("tokenizer.json", "{}")])
+        .collect();
     let mut plain = FakeRepo::new("o/unhashed", vec![FakeFile::large("u-Q8_0.gguf", gguf(1))]);
     plain.lists_hashes = false;
     vec![
@@ -57,6 +84,11 @@ fn repos() -> Vec<FakeRepo> {
         FakeRepo::new("o/sharded-mlx", sharded),
         FakeRepo::new("o/both", both),
         FakeRepo::new("o/other", other),
+        FakeRepo::new("o/peft", peft),
+        FakeRepo::new(
+            "o/lora-gguf",
+            vec![FakeFile::large("a-f16.gguf", adapter_gguf())],
+        ),
         plain,
     ]
 }
@@ -697,4 +729,63 @@ fn chosen_mmproj_replaces_the_usual_one() {
         let refused = locate(MmprojQuery::Reference(reference)).unwrap_err();
         assert!(refused.to_string().contains(named), "{refused}");
     }
+}
+
+#[test]
+fn adapters_are_fetched_listed_and_removed() {
+    let fixture = StoreFixture::new();
+    let store = fixture.store();
+    let locate = |store: &Store, reference: &str| store.locate_adapter(reference, &mut NoProgress);
+    assert!(!store.has_adapter("o/peft"));
+    let root = locate(&store, "o/peft").unwrap();
+    assert_eq!(root.name, "o/peft");
+    assert_eq!(fs::read(&root.path).unwrap(), safetensors(20));
+    let files = ["adapter_config.json", "adapter_model.safetensors"];
+    assert_eq!(fixture.requested_files(Site::Resolve), files);
+    let nested = "o/peft:step-5/adapter_model.safetensors";
+    let step = locate(&store, nested).unwrap();
+    assert_eq!(
+        (step.name.as_str(), fs::read(&step.path).unwrap()),
+        (nested, safetensors(27))
+    );
+    let gguf = locate(&store, "o/lora-gguf").unwrap();
+    assert_eq!(gguf.name, "o/lora-gguf");
+    // A model's file is downloaded before its header can be read.
+    let model = locate(&store, "o/quants:Q8_0").unwrap_err().to_string();
+    assert!(model.contains("o/quants has no adapter"), "{model}");
+
+    let requests = fixture.hub.requests().len();
+    for store in [fixture.store(), fixture.offline()] {
+        assert_eq!(locate(&store, "o/peft").unwrap(), root);
+        assert!(store.has_adapter(nested) && !store.has_adapter("o/absent"));
+    }
+    assert_eq!(fixture.hub.requests().len(), requests);
+
+    let adapters = [
+        (FileKind::Gguf, "o/lora-gguf"),
+        (FileKind::Safetensors, "o/peft"),
+    ];
+    for (kind, name) in adapters {
+        let adapter = stored(&store, name);
+        assert_eq!((adapter.kind, adapter.is_adapter), (kind, true), "{name}");
+        assert_eq!(
+            (adapter.owner, adapter.verified),
+            (Owner::Store, Some(HashSource::Hub))
+        );
+        assert!(adapter.last_used.is_some());
+        let report = store.verify(&adapter, &mut NoProgress).unwrap();
+        assert_eq!(report, VerifyReport::default());
+    }
+    fs::write(&step.path, "damaged").unwrap();
+    let report = store
+        .verify(&stored(&store, nested), &mut NoProgress)
+        .unwrap();
+    assert_eq!(report.damaged.len(), 1, "{report:?}");
+    store
+        .remove(&stored(&store, "o/peft"), &mut NoProgress)
+        .unwrap();
+    assert!(!root.path.exists() && step.path.exists());
+    // It is pulled like a model.
+    assert_eq!(pull(&store, "o/peft"), "o/peft");
+    assert!(root.path.exists());
 }

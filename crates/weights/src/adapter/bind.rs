@@ -246,7 +246,9 @@ impl<'a> AdapterBinder<'a> {
                 ));
             }
         }
-        if let Some(magnitude) = &change.magnitude
+        // Of columns, whose number is checked with the factors.
+        let is_embedding = slot.role == Role::Embedding;
+        if let Some(magnitude) = change.magnitude.as_ref().filter(|_| !is_embedding)
             && (magnitude.len() != file_rows || turned || !shared)
         {
             return Err(if turned || !shared {
@@ -277,6 +279,9 @@ impl<'a> AdapterBinder<'a> {
                 Arc::new(b.select((0..rows).map(file_row)))
             };
             let magnitude = change.magnitude.as_ref().map(|magnitude| {
+                if is_embedding {
+                    return magnitude.as_slice().into();
+                }
                 let own = (0..rows).map(|row| magnitude[file_row(row)]);
                 own.collect()
             });

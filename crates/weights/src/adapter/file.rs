@@ -42,6 +42,11 @@ pub enum AdapterFault {
         found: String,
         expected: String,
     },
+    #[error(
+        "it is for a model of the class {adapter}, and this model is {model}; to use it anyway, set \
+         `auto_mapping` to null in adapter_config.json"
+    )]
+    OtherBase { adapter: String, model: String },
     #[error("{0}")]
     Mismatch(super::AdapterMismatch),
 }

@@ -5,18 +5,20 @@
 //! folded into the weights is decided by backends and `convert`.
 
 mod bind;
+mod columns;
 mod file;
 mod gguf;
 mod mlx;
 mod peft;
 mod tensors;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fmt;
 use std::sync::Arc;
 
 use loquat_spec::{Kind, ModelSpec, Role};
 
+pub use columns::ColumnLengths;
 pub use file::{AdapterBase, AdapterFault, is_adapter};
 
 use crate::{Matrix, Weights};
@@ -39,8 +41,43 @@ pub struct AdapterInfo {
     pub name: String,
     /// The format, for display: `PEFT`, `MLX`, `GGUF`.
     pub format: &'static str,
-    /// The base model's name. For display: quantized copies of a model have other names.
+    /// The base model's name. Quantized and renamed copies have other names, so that it proves
+    /// nothing; see [`names_other_base`](Self::names_other_base).
     pub base: Option<String>,
+}
+
+impl AdapterInfo {
+    /// Whether the base model seems to be another than the one with this name: neither name's words
+    /// contain the other's. Copies of a model usually have its words and more, such as
+    /// `Llama-3.2-1B` and `Llama-3.2-1B-Instruct-4bit`. Paths say nothing.
+    pub fn names_other_base(&self, model: &str) -> bool {
+        let Some(base) = self.base.as_deref().and_then(name_words) else {
+            return false;
+        };
+        let Some(model) = name_words(model) else {
+            return false;
+        };
+        !base.is_subset(&model) && !model.is_subset(&base)
+    }
+}
+
+/// The words and numbers of a hub's or the catalog's name without its owner, in lower case.
+fn name_words(name: &str) -> Option<BTreeSet<String>> {
+    let is_path = name.starts_with(['/', '.', '~', '\\']) || name.matches('/').count() > 1;
+    // A bare word may be a folder's name.
+    if is_path || !name.contains(['/', ':']) {
+        return None;
+    }
+    let name = name.split('@').next().unwrap_or(name);
+    let name = name.rsplit('/').next().unwrap_or(name).to_lowercase();
+    let parts = name.split(|letter: char| !letter.is_ascii_alphanumeric());
+    // `llama3` is two, as in `llama-3`.
+    let words = parts.flat_map(|part| {
+        let bytes = part.as_bytes();
+        bytes.chunk_by(|a, b| a.is_ascii_digit() == b.is_ascii_digit())
+    });
+    let words = words.map(|word| String::from_utf8_lossy(word).into_owned());
+    Some(words.collect())
 }
 
 /// `W + scale · b · a` in place of a matrix `W`. With magnitudes (DoRA), each row of the sum then
@@ -53,7 +90,7 @@ pub struct LowRank {
     pub b: Arc<Factor>,
     /// Without the strength that a request chooses.
     pub scale: f32,
-    /// For each row.
+    /// For each row; of the embedding for each column, see [`ColumnLengths`].
     pub magnitude: Option<Arc<[f32]>>,
 }
 
@@ -179,7 +216,7 @@ impl AdapterWeights {
         let kinds: BTreeMap<Role, Kind> = adaptable_roles(spec).into_iter().collect();
         let mut mismatch = AdapterMismatch::default();
         for (role, members) in &low_rank {
-            if let Some(fault) = low_rank_fault(kinds.get(role).copied(), members) {
+            if let Some(fault) = low_rank_fault(*role, kinds.get(role).copied(), members) {
                 mismatch.faults.push(format!("{role}: {fault}"));
             }
         }
@@ -203,6 +240,12 @@ impl AdapterWeights {
         };
         adapter.fingerprint = adapter.compute_fingerprint();
         Ok(adapter)
+    }
+
+    /// The same under another name than the file's.
+    pub fn with_name(mut self, name: String) -> Self {
+        self.info.name = name;
+        self
     }
 
     pub fn info(&self) -> &AdapterInfo {
@@ -243,15 +286,16 @@ impl AdapterWeights {
         self.low_rank.keys().copied().chain(matrices)
     }
 
-    /// Bytes of all values as `f32`, rows of factors in groups of 16: the most that a backend needs
-    /// for them.
+    /// Bytes of all values as `f32`, rows of factors in groups of 16, and each factor in whole cache
+    /// lines: the most that a backend needs for them.
     pub fn bytes(&self) -> u64 {
         let factors = self.low_ranks().map(|(_, _, change)| {
             let magnitude = change.magnitude.as_ref().map_or(0, |values| values.len());
             // Shared factors count for each role, since a backend may store them so. A matrix with
             // magnitudes has three numbers for each row besides.
             let rows = change.b.rows.next_multiple_of(16);
-            change.a.values.len() + rows * change.rank() + 4 * magnitude
+            let first = change.a.values.len().next_multiple_of(16);
+            first + rows * change.rank() + 4 * magnitude
         });
         let matrices = self.replaced.matrices();
         let matrices = matrices.map(|(_, matrix)| matrix.rows() * matrix.cols());
@@ -295,7 +339,7 @@ fn adaptable_roles(spec: &ModelSpec) -> Vec<(Role, Kind)> {
     roles
 }
 
-fn low_rank_fault(kind: Option<Kind>, members: &[Option<LowRank>]) -> Option<String> {
+fn low_rank_fault(role: Role, kind: Option<Kind>, members: &[Option<LowRank>]) -> Option<String> {
     let Some(kind) = kind else {
         return Some("the model has no such matrix".to_owned());
     };
@@ -318,12 +362,14 @@ fn low_rank_fault(kind: Option<Kind>, members: &[Option<LowRank>]) -> Option<Str
                 [rows, cols]
             ));
         }
-        let lengths = change
-            .magnitude
-            .as_ref()
-            .map_or(rows, |values| values.len());
-        if lengths != rows {
-            return Some(format!("{lengths} magnitudes for {rows} rows"));
+        let (expected, what) = match role {
+            Role::Embedding => (cols, "columns"),
+            _ => (rows, "rows"),
+        };
+        let magnitude = change.magnitude.as_ref();
+        let lengths = magnitude.map_or(expected, |values| values.len());
+        if lengths != expected {
+            return Some(format!("{lengths} magnitudes for {expected} {what}"));
         }
         let values = change.a.values.iter().chain(&change.b.values);
         let magnitudes = change.magnitude.iter().flat_map(|values| values.iter());
@@ -400,5 +446,40 @@ impl Fingerprint {
                 self.values(&values);
             }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn only_unlike_names_are_other_bases() {
+        for (base, model, expected) in [
+            ("meta-llama/Llama-3.2-1B", "meta-llama/Llama-3.2-1B", false),
+            (
+                "meta-llama/Llama-3.2-1B",
+                "mlx-community/Llama-3.2-1B-Instruct-4bit",
+                false,
+            ),
+            ("unsloth/Llama-3.2-1B-Instruct", "llama3.2:1b", false),
+            ("HuggingFaceTB/SmolLM2-135M-Instruct", "smollm2:135m", false),
+            ("a/SmolLM2-135M", "b/smollm2-135m-gguf@main:Q8_0", false),
+            ("Qwen/Qwen2.5-0.5B", "meta-llama/Llama-3.2-1B", true),
+            ("Qwen/Qwen2.5-0.5B", "qwen2.5:0.5b", false),
+            // Folders are named freely.
+            ("/home/me/models/base", "meta-llama/Llama-3.2-1B", false),
+            ("./base/model", "meta-llama/Llama-3.2-1B", false),
+            ("base", "meta-llama/Llama-3.2-1B", false),
+            ("Qwen/Qwen2.5-0.5B", "my-model", false),
+            ("Qwen/Qwen2.5-0.5B", "/models/llama", false),
+        ] {
+            let info = AdapterInfo {
+                base: Some(base.to_owned()),
+                ..AdapterInfo::default()
+            };
+            assert_eq!(info.names_other_base(model), expected, "{base}, {model}");
+        }
+        assert!(!AdapterInfo::default().names_other_base("a/b"));
     }
 }

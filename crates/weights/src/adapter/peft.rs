@@ -11,11 +11,10 @@ use super::bind::{Change, ExpertsChange, LowRankChange, Targets};
 use super::file::{AdapterFault, AdapterFile};
 use super::tensors::{factors, values};
 use super::{AdapterBase, AdapterInfo, Factor};
-use crate::RawTensor;
+use crate::{Format, RawTensor};
 
 /// Fields that describe training, or name what the tensors show.
 const IGNORED: &[&str] = &[
-    "auto_mapping",
     "base_model_name_or_path",
     "eva_config",
     "exclude_modules",
@@ -42,6 +41,7 @@ const IGNORED: &[&str] = &[
 /// Fields that are read.
 const READ: &[&str] = &[
     "alpha_pattern",
+    "auto_mapping",
     "bias",
     "lora_alpha",
     "peft_type",
@@ -210,6 +210,7 @@ pub(super) fn read(
     base: &AdapterBase,
 ) -> Result<AdapterFile, AdapterFault> {
     let lora = Arc::new(LoraConfig::read(config)?);
+    check_base(config, base)?;
     let namings = base.spec.config_namings();
     let targets = Targets::new(&base.spec, &namings);
     let mut file = AdapterFile {
@@ -253,6 +254,27 @@ pub(super) fn read(
         }
     }
     Ok(file)
+}
+
+/// Refuses an adapter whose base model's class is of another family. GGUF files are not checked:
+/// they store several families as one.
+fn check_base(config: &Config, base: &AdapterBase) -> Result<(), AdapterFault> {
+    let Some(mapping) = config.object("auto_mapping")? else {
+        return Ok(());
+    };
+    let library = mapping.str("parent_library")?.unwrap_or_default();
+    let model_type = library.strip_prefix("transformers.models.");
+    let model_type = model_type.and_then(|rest| rest.split('.').next());
+    match model_type {
+        Some(found) if base.format != Format::Gguf && base.spec.contradicts_model_type(found) => {
+            let class = mapping.str("base_model_class")?.unwrap_or(found);
+            Err(AdapterFault::OtherBase {
+                adapter: format!("{class} ({found})"),
+                model: base.spec.family.to_owned(),
+            })
+        }
+        _ => Ok(()),
+    }
 }
 
 /// A tensor that takes the place of the model's: of `modules_to_save`, or a trained bias.
@@ -322,9 +344,6 @@ fn low_rank(lora: &Arc<LoraConfig>, module: &str, parts: &Module) -> Result<Chan
         } else {
             format!("`{module}` has magnitudes, but `use_dora` is false")
         });
-    }
-    if parts.is_embedding && magnitude.is_some() {
-        return Err(format!("`{module}`: DoRA of an embedding is not supported"));
     }
     // An embedding's factors are those of its transposed table.
     let (a, b) = if parts.is_embedding {

@@ -249,7 +249,7 @@ pub const MODELS: &[ModelSetting] = &[
         "{ poet = \"/var/lib/adapters/poet\", sql = { source = \"/var/lib/adapters/sql\", \
          scale = 0.5, pinned = true } }",
         "Adapters (LoRA) by the names that requests choose them by: directories of peft or mlx-lm, \
-         or GGUF adapters. One is loaded at its first use, and the least recently used one makes \
+         GGUF adapters, or `owner/name[@revision][:file]` on the hub. One is loaded at its first use, and the least recently used one makes \
          room; a pinned one is loaded with the model and stays. `scale` multiplies its strength",
     ),
     ModelSetting::new(
@@ -258,6 +258,14 @@ pub const MODELS: &[ModelSetting] = &[
         "[\"/var/lib/adapters\"]",
         "Folders from which `/v1/load_lora_adapter` may load adapters; none if unset",
     ),
+    ModelSetting::new(
+        "adapter_repos",
+        |m| &mut m.adapter_repos,
+        "[\"owner/*\"]",
+        "Repositories on the hub from which `/v1/load_lora_adapter` may load adapters, `*` matches \
+         any text; none if unset",
+    )
+    .within(Bounds::Text(is_repo_pattern, "`owner/name`, in which `*` matches any text")),
     ModelSetting::new(
         "max_adapters",
         |m| &mut m.max_adapters,
@@ -280,6 +288,15 @@ pub const MODELS: &[ModelSetting] = &[
     )
     .within(Bounds::Whole(1, 65536)),
 ];
+
+fn is_repo_pattern(text: &str) -> bool {
+    let is_part = |part: &str| {
+        let known = |letter: char| letter.is_ascii_alphanumeric() || "-_.*".contains(letter);
+        !part.is_empty() && part.chars().all(known)
+    };
+    text.split_once('/')
+        .is_some_and(|(owner, name)| is_part(owner) && is_part(name))
+}
 
 fn is_model_name(text: &str) -> bool {
     let odd = |letter: char| letter.is_whitespace() || letter.is_control() || letter == ',';

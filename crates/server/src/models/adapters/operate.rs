@@ -1,6 +1,5 @@
 //! Adapters that an operator loads and unloads.
 
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -17,7 +16,8 @@ pub struct NewAdapter {
     /// The model's configured name.
     pub model: String,
     pub name: String,
-    pub path: PathBuf,
+    /// A path, or a reference to the hub.
+    pub source: String,
     /// Whether it replaces one of its name.
     pub replaces: bool,
 }
@@ -37,7 +37,7 @@ impl Models {
             // A default scale stays with the number.
             let number = before.map_or(slot.next_adapter, |before| before.number);
             slot.next_adapter = slot.next_adapter.max(number + 1);
-            let config = AdapterConfig::new(new.path.to_string_lossy());
+            let config = AdapterConfig::new(&new.source);
             Adapter::new(number, &new.name, config, false)
         };
         let lease = self.lease(&new.model).await?;
