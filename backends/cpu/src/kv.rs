@@ -4,6 +4,7 @@
 //! Pages are adjacent in a few large regions, for which the system allocates memory on first write.
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 
 use loquat_cpu_kernels::{KvElement, PAGE, PagePtr};
@@ -136,39 +137,57 @@ impl<T: KvElement> KvStorage<T> {
         tokens.checked_add(state)
     }
 
+    /// Bytes of an exported range of `tokens` positions.
+    pub fn range_len(&self, tokens: usize) -> Option<usize> {
+        tokens.checked_mul(self.layout.export_len::<T>())
+    }
+
     /// Appends all tokens' keys and values, token after token, then the recurrent state.
     pub fn export(&self, len: usize, pages: &[Slot], state: Option<Slot>, out: &mut Vec<u8>) {
-        for position in 0..len {
+        self.export_range(0..len, pages, out);
+        if let Some(state) = state {
+            // SAFETY: steps need `&mut self`, so nothing writes during this borrow.
+            let state = unsafe { self.state(state).slice(0, self.state_layout.len()) };
+            out.extend(state.iter().flat_map(|value| value.to_le_bytes()));
+        }
+    }
+
+    /// Appends keys and values, token after token.
+    pub fn export_range(&self, range: Range<usize>, pages: &[Slot], out: &mut Vec<u8>) {
+        out.reserve(range.len() * self.layout.export_len::<T>());
+        for position in range {
             let page = self.page(pages[position / PAGE]);
             for head in self.layout.heads() {
                 // SAFETY: steps need `&mut self`, so nothing writes during this borrow.
                 unsafe { T::export_head(page, &head, position % PAGE, out) };
             }
         }
-        if let Some(state) = state {
-            // SAFETY: as above.
-            let state = unsafe { self.state(state).slice(0, self.state_layout.len()) };
-            out.extend(state.iter().flat_map(|value| value.to_le_bytes()));
-        }
     }
 
     /// Fills a new sequence's pages and state from exported bytes of the right length.
     pub fn import(&mut self, len: usize, pages: &[Slot], state: Option<Slot>, bytes: &[u8]) {
-        let (mut tokens, state_bytes) = bytes.split_at(len * self.layout.export_len::<T>());
-        for position in 0..len {
-            let page = self.page(pages[position / PAGE]);
-            for head in self.layout.heads() {
-                let (of_head, rest) = tokens.split_at(T::export_len(&head));
-                // SAFETY: the page is this new sequence's own, reached through `&mut self`.
-                unsafe { T::import_head(page, &head, position % PAGE, of_head) };
-                tokens = rest;
-            }
-        }
+        let (tokens, state_bytes) = bytes.split_at(len * self.layout.export_len::<T>());
+        self.import_range(0..len, pages, tokens);
         if let Some(state) = state {
             // SAFETY: the state is this new sequence's own, reached through `&mut self`.
             let values = unsafe { self.state(state).slice_mut(0, self.state_layout.len()) };
             for (value, bytes) in values.iter_mut().zip(state_bytes.as_chunks::<4>().0) {
                 *value = f32::from_le_bytes(*bytes);
+            }
+        }
+    }
+
+    /// Fills positions of a sequence's pages from exported bytes of the right length.
+    pub fn import_range(&mut self, range: Range<usize>, pages: &[Slot], bytes: &[u8]) {
+        let mut tokens = bytes;
+        for position in range {
+            let page = self.page(pages[position / PAGE]);
+            for head in self.layout.heads() {
+                let (of_head, rest) = tokens.split_at(T::export_len(&head));
+                // SAFETY: the caller's sequence alone writes to the page, and `&mut self` excludes
+                // readers.
+                unsafe { T::import_head(page, &head, position % PAGE, of_head) };
+                tokens = rest;
             }
         }
     }

@@ -37,6 +37,7 @@ pub struct CpuSession<T: KvElement> {
     /// As planned, with nothing in use.
     pub memory: Memory,
     pub fingerprint: u64,
+    pub range_fingerprint: Result<u64, SessionError>,
     pub spec: Arc<ModelSpec>,
     /// Empty between steps.
     pub plan: Plan<T>,
@@ -438,5 +439,42 @@ impl<T: KvElement> Session for CpuSession<T> {
             sequences.storage_mut().import(len, &pages, state, contents);
             Ok(())
         })
+    }
+
+    fn range_fingerprint(&self) -> Result<u64, SessionError> {
+        self.range_fingerprint.clone()
+    }
+
+    fn export_range(
+        &self,
+        sequence: SequenceId,
+        range: Range<usize>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), SessionError> {
+        let pages = self.sequences.exported_range(sequence, &range)?;
+        self.sequences.storage().export_range(range, pages, out);
+        Ok(())
+    }
+
+    fn import_range(
+        &mut self,
+        sequence: SequenceId,
+        tokens: usize,
+        bytes: &[u8],
+    ) -> Result<(), SessionError> {
+        let wanted = self.sequences.storage().range_len(tokens);
+        if wanted != Some(bytes.len()) {
+            let why = format!("{} bytes for {tokens} tokens", bytes.len());
+            return Err(SessionError::BadImport(why));
+        }
+        let max_context = self.capabilities.max_context;
+        let import = |sequences: &mut Sequences<KvStorage<T>>, grant: &RowGrant| {
+            let pages = sequences.pages(sequence)?.to_vec();
+            let range = grant.start..grant.start + tokens;
+            sequences.storage_mut().import_range(range, &pages, bytes);
+            Ok(())
+        };
+        self.sequences
+            .import_range(sequence, (tokens, max_context), import)
     }
 }

@@ -15,10 +15,8 @@ pub struct BlockKey([u8; 32]);
 /// What the keys and values of a prefix depend on besides its tokens, and who may read them.
 #[derive(Debug, Clone, Copy)]
 pub struct PrefixIdentity<'a> {
-    /// The session's fingerprint of model, KV format and arithmetic.
+    /// The session's fingerprint of backend, model, KV format and arithmetic.
     pub model: u64,
-    /// The session's name of its device.
-    pub device: &'a str,
     /// Tokens of a block.
     pub block_tokens: usize,
     /// Requests of different scopes never read each other's blocks.
@@ -32,7 +30,6 @@ impl PrefixIdentity<'_> {
     pub fn root(&self) -> BlockKey {
         let Self {
             model,
-            device,
             block_tokens,
             scope,
             adapters,
@@ -48,7 +45,6 @@ impl PrefixIdentity<'_> {
             hasher.update(text);
         };
         text(env!("CARGO_PKG_VERSION"));
-        text(device);
         match scope {
             None => text("everyone"),
             Some(scope) => {
@@ -123,7 +119,6 @@ mod tests {
 
     const IDENTITY: PrefixIdentity<'_> = PrefixIdentity {
         model: 7,
-        device: "cpu",
         block_tokens: 4,
         scope: Some("a"),
         adapters: &[],
@@ -145,10 +140,6 @@ mod tests {
             IDENTITY,
             PrefixIdentity {
                 model: 8,
-                ..IDENTITY
-            },
-            PrefixIdentity {
-                device: "mlx",
                 ..IDENTITY
             },
             PrefixIdentity {

@@ -41,7 +41,7 @@ pub enum LoadEvent {
 
 impl BlockLoad {
     /// The next event, without waiting.
-    pub fn next(&self) -> LoadEvent {
+    pub fn try_next(&self) -> LoadEvent {
         match self.events.try_recv() {
             Ok(event) => event,
             Err(TryRecvError::Empty) => LoadEvent::Pending,

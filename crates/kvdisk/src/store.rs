@@ -26,6 +26,8 @@ pub struct DiskOptions {
     pub folder: PathBuf,
     /// Of all files in the folder, whoever wrote them.
     pub max_bytes: u64,
+    /// Whether a user who cannot use it refuses to start, instead of going on without it.
+    pub required: bool,
 }
 
 /// A block to write.
@@ -125,7 +127,12 @@ impl DiskCache {
 
     /// Whether the writer takes another block without much waiting in memory.
     pub fn has_room(&self) -> bool {
-        self.shared.queued.load(Ordering::SeqCst) < MAX_QUEUED
+        self.queued() < MAX_QUEUED
+    }
+
+    /// Blocks that wait for the writer.
+    pub fn queued(&self) -> usize {
+        self.shared.queued.load(Ordering::SeqCst)
     }
 
     /// Queues a block.

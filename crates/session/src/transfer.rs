@@ -226,6 +226,14 @@ pub fn fingerprint(source: &ModelSource, kv_format: &str) -> u64 {
     fnv1a(&sample)
 }
 
+/// A fingerprint of what ranges of sequences contain, from that of the model and its KV format, and
+/// from what else the values depend on, such as the backend and its precision.
+pub fn range_fingerprint(fingerprint: u64, depends_on: &str) -> u64 {
+    let mut bytes = fingerprint.to_le_bytes().to_vec();
+    bytes.extend_from_slice(depends_on.as_bytes());
+    fnv1a(&bytes)
+}
+
 /// Detects damage. It is no protection: who can forge an export controls the process already.
 fn fnv1a(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {

@@ -17,7 +17,6 @@ const PATIENCE: Duration = Duration::from_secs(60);
 fn keys(scope: Option<&str>, tokens: &[u32]) -> Vec<BlockKey> {
     let identity = PrefixIdentity {
         model: MODEL,
-        device: "test",
         block_tokens: TOKENS,
         scope,
         adapters: &[],
@@ -52,6 +51,7 @@ impl Fixture {
         let options = DiskOptions {
             folder: folder.to_owned(),
             max_bytes,
+            required: true,
         };
         let wake = move || _ = sender.send(());
         let cache = DiskCache::open(&options, (model, TOKENS), wake).expect("it opens");
@@ -72,7 +72,7 @@ impl Fixture {
     fn next(&self, load: &BlockLoad) -> LoadEvent {
         let deadline = Instant::now() + PATIENCE;
         loop {
-            match load.next() {
+            match load.try_next() {
                 LoadEvent::Pending => {
                     assert!(Instant::now() < deadline, "nothing arrives");
                     let _ = self.woken.recv_timeout(Duration::from_millis(20));

@@ -20,6 +20,7 @@ mod adapters;
 mod delegate;
 mod layout;
 mod media;
+mod ranges;
 mod slots;
 mod storage;
 #[cfg(test)]
