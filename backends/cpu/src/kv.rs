@@ -209,18 +209,42 @@ impl<T: KvElement> KvStorage<T> {
         out: &mut Vec<u8>,
     ) {
         for (group, span) in pages.iter().enumerate() {
-            for position in self.exported(group, len) {
-                let page = self.page(group, span.slots[position / PAGE - span.first]);
-                for head in self.layout.heads(group) {
-                    // SAFETY: steps need `&mut self`, so nothing writes during this borrow.
-                    unsafe { T::export_head(page, &head, position % PAGE, out) };
-                }
-            }
+            self.export_positions((group, *span), self.exported(group, len), out);
         }
         if let Some(state) = state {
-            // SAFETY: as above.
+            // SAFETY: steps need `&mut self`, so nothing writes during this borrow.
             let state = unsafe { self.state(state).slice(0, self.state_layout.len()) };
             out.extend(state.iter().flat_map(|value| value.to_le_bytes()));
+        }
+    }
+
+    /// Bytes of an exported range of `tokens` positions.
+    pub fn range_len(&self, tokens: usize) -> Option<usize> {
+        let groups = 0..self.layout.groups();
+        let of_token: usize = groups.map(|group| self.layout.export_len::<T>(group)).sum();
+        tokens.checked_mul(of_token)
+    }
+
+    /// Appends each group's keys and values of a range that all groups still hold.
+    pub fn export_range(&self, range: Range<usize>, pages: &[PageSpan<'_>], out: &mut Vec<u8>) {
+        out.reserve(self.range_len(range.len()).unwrap_or(0));
+        for (group, span) in pages.iter().enumerate() {
+            self.export_positions((group, *span), range.clone(), out);
+        }
+    }
+
+    fn export_positions(
+        &self,
+        (group, span): (usize, PageSpan<'_>),
+        positions: Range<usize>,
+        out: &mut Vec<u8>,
+    ) {
+        for position in positions {
+            let page = self.page(group, span.slots[position / PAGE - span.first]);
+            for head in self.layout.heads(group) {
+                // SAFETY: steps need `&mut self`, so nothing writes during this borrow.
+                unsafe { T::export_head(page, &head, position % PAGE, out) };
+            }
         }
     }
 
@@ -235,15 +259,8 @@ impl<T: KvElement> KvStorage<T> {
     ) {
         let mut bytes = bytes;
         for (group, (first, slots)) in pages.iter().enumerate() {
-            for position in self.exported(group, len) {
-                let page = self.page(group, slots[position / PAGE - first]);
-                for head in self.layout.heads(group) {
-                    let (of_head, rest) = bytes.split_at(T::export_len(&head));
-                    // SAFETY: the page is this new sequence's own, reached through `&mut self`.
-                    unsafe { T::import_head(page, &head, position % PAGE, of_head) };
-                    bytes = rest;
-                }
-            }
+            let positions = self.exported(group, len);
+            bytes = self.import_positions((group, *first, slots), positions, bytes);
         }
         if let Some(state) = state {
             // SAFETY: the state is this new sequence's own, reached through `&mut self`.
@@ -252,6 +269,39 @@ impl<T: KvElement> KvStorage<T> {
                 *value = f32::from_le_bytes(*bytes);
             }
         }
+    }
+
+    /// Fills positions of a sequence's pages, by group, from exported bytes of the right length.
+    pub fn import_range(
+        &mut self,
+        range: Range<usize>,
+        pages: &[(usize, Vec<Slot>)],
+        bytes: &[u8],
+    ) {
+        let mut bytes = bytes;
+        for (group, (first, slots)) in pages.iter().enumerate() {
+            bytes = self.import_positions((group, *first, slots), range.clone(), bytes);
+        }
+    }
+
+    /// Returns the bytes after those of the positions.
+    fn import_positions<'b>(
+        &mut self,
+        (group, first, slots): (usize, usize, &[Slot]),
+        positions: Range<usize>,
+        mut bytes: &'b [u8],
+    ) -> &'b [u8] {
+        for position in positions {
+            let page = self.page(group, slots[position / PAGE - first]);
+            for head in self.layout.heads(group) {
+                let (of_head, rest) = bytes.split_at(T::export_len(&head));
+                // SAFETY: the caller's sequence alone writes to the page, and `&mut self` excludes
+                // readers.
+                unsafe { T::import_head(page, &head, position % PAGE, of_head) };
+                bytes = rest;
+            }
+        }
+        bytes
     }
 }
 

@@ -37,12 +37,11 @@ use std::sync::Arc;
 use loquat_cpu_kernels::{Bf16Bits, F16Bits, Kernels, KvElement, PAGE, supported};
 use loquat_session::limits::{Limits, MediaSizes, Sizes};
 use loquat_session::sequences::{SequenceLimits, Sequences};
-use loquat_session::transfer::fingerprint;
 use loquat_session::{
     Backend, BackendTraits, Device, DeviceKind, KvElementFormat, KvFormat, KvGroups, ModelSource,
-    OpenError, Plan, Precision, Probe, Session, SessionOptions,
+    OpenError, Plan, Precision, Probe, Session, SessionError, SessionOptions, transfer,
 };
-use loquat_spec::{Mixer, ModelSpec};
+use loquat_spec::{Mixer, ModelSpec, RopeScaling};
 
 use buffers::Extent;
 use kv::KvStorage;
@@ -161,6 +160,7 @@ impl CpuBackend {
         )?;
         let format = kv_format(source, options)?;
         let storage = KvStorage::<T>::new(&source.spec, &format, limits.kv_tokens);
+        let fingerprint = transfer::fingerprint(source, &format.to_string());
         Ok(Box::new(CpuSession {
             model,
             kernels: self.kernels()?,
@@ -168,7 +168,8 @@ impl CpuBackend {
             sequences: Sequences::new(storage, SequenceLimits::from(&limits)),
             capabilities: plan.capabilities,
             memory: plan.memory,
-            fingerprint: fingerprint(source, &format.to_string()),
+            fingerprint,
+            range_fingerprint: range_fingerprint(&source.spec, fingerprint, options, &limits),
             spec: Arc::clone(&source.spec),
             plan: Default::default(),
             scratch: Default::default(),
@@ -178,6 +179,34 @@ impl CpuBackend {
             adapters: Default::default(),
         }))
     }
+}
+
+/// Keys and values also depend on the precision, and on the context if it selects the rotations.
+fn range_fingerprint(
+    spec: &ModelSpec,
+    fingerprint: u64,
+    options: &SessionOptions,
+    limits: &Limits,
+) -> Result<u64, SessionError> {
+    if spec.is_recurrent() {
+        return Err(SessionError::Unsupported(
+            "exporting ranges of recurrent models",
+        ));
+    }
+    if limits.sizes.kv_groups.free_within(limits.context) {
+        return Err(SessionError::Unsupported(
+            "exporting ranges of models whose windows free memory",
+        ));
+    }
+    let is_long = spec
+        .mixers()
+        .filter_map(|(_, mixer)| mixer.rope())
+        .any(|rope| {
+            matches!(&rope.scaling, RopeScaling::LongRope { original_context, .. }
+            if limits.context > *original_context)
+        });
+    let depends_on = format!("cpu {:?} {is_long}", options.precision);
+    Ok(transfer::range_fingerprint(fingerprint, &depends_on))
 }
 
 impl Backend for CpuBackend {

@@ -5,7 +5,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use loquat_cpu_kernels::{Kernels, KvElement, PAGE, PIECE, PagePtr};
-use loquat_session::sequences::{RowGrant, RowStates, Sequences, TokenPlace};
+use loquat_session::sequences::{PageSpan, RowGrant, RowStates, Sequences, Slot, TokenPlace};
 use loquat_session::transfer::{Envelope, Unsealed, unseal};
 use loquat_session::{
     AdapterId, AdapterWeights, AppliedAdapter, Capabilities, Emit, Media, MediaHandle, MediaId,
@@ -37,6 +37,7 @@ pub struct CpuSession<T: KvElement> {
     /// As planned, with nothing in use.
     pub memory: Memory,
     pub fingerprint: u64,
+    pub range_fingerprint: Result<u64, SessionError>,
     pub spec: Arc<ModelSpec>,
     /// Empty between steps.
     pub plan: Plan<T>,
@@ -112,7 +113,29 @@ impl Emitted {
     }
 }
 
+/// The pages of a sequence by group, each with the number of freed ones before them.
+fn owned_pages<T: KvElement>(
+    sequences: &Sequences<KvStorage<T>>,
+    id: SequenceId,
+) -> Result<Vec<(usize, Vec<Slot>)>, SessionError> {
+    let groups = 0..sequences.storage().layout().groups();
+    groups
+        .map(|group| {
+            let span = sequences.pages(id, group)?;
+            Ok((span.first, span.slots.to_vec()))
+        })
+        .collect()
+}
+
 impl<T: KvElement> CpuSession<T> {
+    /// The pages of a sequence by group.
+    fn page_spans(&self, id: SequenceId) -> Result<Vec<PageSpan<'_>>, SessionError> {
+        let groups = 0..self.sequences.storage().layout().groups();
+        groups
+            .map(|group| self.sequences.pages(id, group))
+            .collect()
+    }
+
     /// Checks all rows; a refused row changes nothing.
     fn accept(&mut self, batch: &StepBatch, rows: &mut StepRows) {
         let mut planned = 0;
@@ -436,9 +459,7 @@ impl<T: KvElement> Session for CpuSession<T> {
         let size = storage.export_len(len).unwrap_or(0);
         let header = self.sequences.header(sequence)?;
         let mut envelope = Envelope::new(self.fingerprint, &header, size);
-        let groups = 0..storage.layout().groups();
-        let pages = groups.map(|group| self.sequences.pages(sequence, group));
-        let pages = pages.collect::<Result<Vec<_>, _>>()?;
+        let pages = self.page_spans(sequence)?;
         let state = self.sequences.state(sequence)?;
         storage.export(len, &pages, state, envelope.contents());
         Ok(envelope.seal())
@@ -451,17 +472,48 @@ impl<T: KvElement> Session for CpuSession<T> {
         let Unsealed { header, contents } = unseal(bytes, self.fingerprint, max_context, size)?;
         let len = header.len;
         self.sequences.import(header, |sequences, grant| {
-            let pages = |group| {
-                let span = sequences.pages(grant.sequence, group)?;
-                Ok((span.first, span.slots.to_vec()))
-            };
-            let groups = 0..sequences.storage().layout().groups();
-            let pages = groups
-                .map(pages)
-                .collect::<Result<Vec<_>, SessionError>>()?;
+            let pages = owned_pages(sequences, grant.sequence)?;
             let state = grant.states.as_ref().map(|states| states.after);
             sequences.storage_mut().import(len, &pages, state, contents);
             Ok(())
         })
+    }
+
+    fn range_fingerprint(&self) -> Result<u64, SessionError> {
+        self.range_fingerprint.clone()
+    }
+
+    fn export_range(
+        &self,
+        sequence: SequenceId,
+        range: Range<usize>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), SessionError> {
+        self.sequences.check_exported_range(sequence, &range)?;
+        let pages = self.page_spans(sequence)?;
+        self.sequences.storage().export_range(range, &pages, out);
+        Ok(())
+    }
+
+    fn import_range(
+        &mut self,
+        sequence: SequenceId,
+        tokens: usize,
+        bytes: &[u8],
+    ) -> Result<(), SessionError> {
+        let wanted = self.sequences.storage().range_len(tokens);
+        if wanted != Some(bytes.len()) {
+            let why = format!("{} bytes for {tokens} tokens", bytes.len());
+            return Err(SessionError::BadImport(why));
+        }
+        let max_context = self.capabilities.max_context;
+        let import = |sequences: &mut Sequences<KvStorage<T>>, grant: &RowGrant| {
+            let pages = owned_pages(sequences, sequence)?;
+            let range = grant.start..grant.start + tokens;
+            sequences.storage_mut().import_range(range, &pages, bytes);
+            Ok(())
+        };
+        self.sequences
+            .import_range(sequence, (tokens, max_context), import)
     }
 }

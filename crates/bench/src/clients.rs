@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::{Duration, Instant};
 
-use loquat_engine::{Engine, EngineOptions, GenerateRequest, Stats};
+use loquat_engine::{DiskOptions, Engine, EngineOptions, GenerateRequest, Stats};
 use loquat_session::{Capabilities, Memory, Session};
 use serde_json::{Value, json};
 
@@ -34,6 +34,8 @@ pub struct Clients {
     pub until: Until,
     pub max_slowdown: f32,
     pub seed: u64,
+    /// Stores the cached prefixes on disk.
+    pub kv_disk: Option<DiskOptions>,
 }
 
 /// When clients stop sending.
@@ -178,6 +180,7 @@ impl Clients {
         let options = EngineOptions {
             max_queue: EngineOptions::default().max_queue.max(clients),
             max_slowdown: self.max_slowdown,
+            kv_disk: self.kv_disk.clone(),
             ..EngineOptions::default()
         };
         let engine = Engine::start(session, None, options)?;
@@ -374,6 +377,7 @@ mod tests {
             until,
             max_slowdown: 2.0,
             seed: 5,
+            kv_disk: None,
         }
     }
 

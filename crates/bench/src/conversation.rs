@@ -1,6 +1,6 @@
 //! A growing conversation, resent at every turn, with and without the prefix cache.
 
-use loquat_engine::{Engine, EngineOptions};
+use loquat_engine::{DiskOptions, Engine, EngineOptions};
 use loquat_session::{Capabilities, Memory, Session};
 use serde_json::{Value, json};
 
@@ -18,6 +18,8 @@ pub struct Conversation {
     pub answer_tokens: usize,
     pub rounds: usize,
     pub seed: u64,
+    /// Stores the cached prefixes on disk.
+    pub kv_disk: Option<DiskOptions>,
 }
 
 /// One turn, over all rounds.
@@ -84,7 +86,10 @@ impl Scenario for Conversation {
         let mut cached = vec![Turn::default(); self.turns];
         let mut uncached = cached.clone();
         for round in 0..self.rounds {
-            let with = EngineOptions::default();
+            let with = EngineOptions {
+                kv_disk: self.kv_disk.clone(),
+                ..EngineOptions::default()
+            };
             let without = EngineOptions {
                 cache_bytes: Some(0),
                 ..EngineOptions::default()

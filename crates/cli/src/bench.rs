@@ -12,6 +12,7 @@ use loquat_bench::{
     Workload, Workloads, machine, synthetic,
 };
 use loquat_convert::WorkFolder;
+use loquat_engine::DiskOptions;
 use loquat_server::config::units;
 use loquat_synthetic::Recipe;
 
@@ -20,7 +21,7 @@ use crate::backends;
 use crate::convert;
 use crate::error::CliError;
 use crate::files;
-use crate::load::{self, locate, open_store, open_store_on};
+use crate::load::{self, kv_blocks, locate, open_store, open_store_on};
 use crate::progress::ShareBar;
 use crate::serve::reader_grace;
 use crate::terminal::{print, print_json};
@@ -49,6 +50,33 @@ pub fn run(args: &BenchArgs) -> Result<(), CliError> {
     measure(args)
 }
 
+/// A folder of stored prefixes that is removed at the end: prompts of benchmarks are random.
+struct BenchBlocks(DiskOptions);
+
+impl BenchBlocks {
+    fn new(max_bytes: u64) -> Result<Self, CliError> {
+        let mut options = kv_blocks(open_store()?.cache_dir(), max_bytes);
+        options
+            .folder
+            .set_file_name(format!("kv-bench-{}", std::process::id()));
+        Ok(Self(options))
+    }
+}
+
+impl Drop for BenchBlocks {
+    fn drop(&mut self) {
+        let folder = &self.0.folder;
+        if let Err(error) = std::fs::remove_dir_all(folder)
+            && error.kind() != std::io::ErrorKind::NotFound
+        {
+            eprintln!(
+                "warning: {} could not be removed: {error}",
+                folder.display()
+            );
+        }
+    }
+}
+
 fn draw(description: &Path, svg: &Path) -> Result<(), CliError> {
     let description = files::json("--draw", description)?;
     let (figure, caption) = Figure::from_json(&description)?;
@@ -66,7 +94,11 @@ fn save(recipe: &Recipe, path: &Path) -> Result<(), CliError> {
 
 fn measure(args: &BenchArgs) -> Result<(), CliError> {
     let began = Instant::now();
-    let mut scenario = scenario(args)?;
+    let blocks = match args.kv_disk {
+        Some(max_bytes) => Some(BenchBlocks::new(max_bytes)?),
+        None => None,
+    };
+    let mut scenario = scenario(args, blocks.as_ref())?;
     if let Some(path) = &args.svg {
         Figure::check_writable(path)?;
     }
@@ -121,7 +153,8 @@ fn publish(args: &BenchArgs, head: &ReportHead, report: Report) -> Result<(), Cl
     }
 }
 
-fn scenario(args: &BenchArgs) -> Result<Box<dyn Scenario>, CliError> {
+fn scenario(args: &BenchArgs, blocks: Option<&BenchBlocks>) -> Result<Box<dyn Scenario>, CliError> {
+    let kv_disk = blocks.map(|blocks| blocks.0.clone());
     let tokens = args.decode_tokens.get();
     let seed = args.seed;
     Ok(if let Some(prompt) = args.prefill_interference {
@@ -151,6 +184,7 @@ fn scenario(args: &BenchArgs) -> Result<Box<dyn Scenario>, CliError> {
             answer_tokens: tokens,
             rounds: args.rounds(3),
             seed,
+            kv_disk,
         })
     } else if let Some(seconds) = args.soak {
         Box::new(Soak {
@@ -199,7 +233,7 @@ fn scenario(args: &BenchArgs) -> Result<Box<dyn Scenario>, CliError> {
     } else if args.clients.is_empty() {
         Box::new(engine_overhead(args))
     } else {
-        Box::new(clients(args)?)
+        Box::new(clients(args, kv_disk)?)
     })
 }
 
@@ -220,7 +254,7 @@ fn engine_overhead(args: &BenchArgs) -> EngineOverhead {
     }
 }
 
-fn clients(args: &BenchArgs) -> Result<Clients, CliError> {
+fn clients(args: &BenchArgs, kv_disk: Option<DiskOptions>) -> Result<Clients, CliError> {
     let counts: Vec<usize> = args.clients.iter().map(|count| count.get()).collect();
     let most = counts.iter().copied().max().unwrap_or(1);
     if most > MAX_CLIENTS {
@@ -247,6 +281,7 @@ fn clients(args: &BenchArgs) -> Result<Clients, CliError> {
         until,
         max_slowdown: args.max_slowdown,
         seed: args.seed,
+        kv_disk,
     })
 }
 

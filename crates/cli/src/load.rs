@@ -1,8 +1,10 @@
 //! Finding and loading models, with progress bars.
 
+use std::path::Path;
+
 use loquat::{AdapterFile, ModelFiles, OpenAdapters};
 use loquat_chat::ChatContext;
-use loquat_engine::EngineOptions;
+use loquat_engine::{DiskOptions, EngineOptions};
 use loquat_session::{Backend, Session, SessionOptions};
 use loquat_store::{ModelQuery, ResolvedModel, Store, StoreOptions};
 
@@ -55,6 +57,15 @@ pub fn session(
     }
     let bar = ShareBar::start(&format!("loading {}", files.name));
     Ok(files.session(backend, options, &mut |share| bar.set(share))?)
+}
+
+/// Where cached prefixes are stored.
+pub fn kv_blocks(cache_dir: &Path, max_bytes: u64) -> DiskOptions {
+    DiskOptions {
+        folder: cache_dir.join("kv-blocks"),
+        max_bytes,
+        required: true,
+    }
 }
 
 /// What to load a model with.

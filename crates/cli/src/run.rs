@@ -153,7 +153,14 @@ impl ModelOpener<'_> {
         let options = LoadOptions {
             backend: self.backend,
             session: self.args.session.options(1),
-            engine: EngineOptions::default(),
+            engine: EngineOptions {
+                kv_disk: self
+                    .args
+                    .kv_disk
+                    .filter(|bytes| *bytes > 0)
+                    .map(|max_bytes| load::kv_blocks(self.store.cache_dir(), max_bytes)),
+                ..EngineOptions::default()
+            },
             adapters: prepared.adapters.clone(),
         };
         let model = load::model(&prepared.files, prepared.chat_context.clone(), options);

@@ -58,6 +58,11 @@ impl Scope {
         }
     }
 
+    /// Each adapter and the bits of its scale.
+    pub fn adapters(&self) -> &[(AdapterId, u32)] {
+        &self.adapters
+    }
+
     /// Whether its sequences have the adapter.
     pub fn has(&self, id: AdapterId) -> bool {
         self.adapters.iter().any(|(own, _)| *own == id)
@@ -69,6 +74,9 @@ impl Worker {
         match command {
             AdapterCommand::Load { weights, reply } => {
                 let loaded = self.session.load_adapter(&weights);
+                if let (Ok(id), Some(disk)) = (&loaded, &mut self.disk) {
+                    disk.add_adapter(*id, weights.fingerprint());
+                }
                 self.publish();
                 // A caller that no longer waits could never unload it.
                 if let Err(mpsc::SendError(Ok(id))) = reply.send(loaded) {
@@ -120,6 +128,10 @@ impl Worker {
 
     /// Unloads the adapters that no request uses any more.
     pub(super) fn finish_unloads(&mut self) {
+        if self.unloading.is_empty() {
+            return;
+        }
+        self.drop_loads_without_requests();
         let mut index = 0;
         while index < self.unloading.len() {
             let id = self.unloading[index].id;

@@ -8,6 +8,7 @@ use std::time::{Duration, Instant};
 
 use loquat_session::{AppliedAdapter, PrefixCopy, SequenceId, SessionError};
 
+use crate::disk_tier::DiskTier;
 use crate::limits::KvProgress;
 use crate::prefix_cache::{Hit, release};
 use crate::queue::QueueCandidate;
@@ -48,7 +49,10 @@ impl Worker {
     fn next_candidate(&self, now: Instant) -> Option<QueueCandidate> {
         self.queue
             .next(now, self.options.aging, &self.clients, |sequence| {
-                sequence.sink.has_room() && !self.running.iter().any(|r| self.is_ahead(r, sequence))
+                let is_loading = |disk: &DiskTier| disk.is_loading(sequence.ordinal);
+                sequence.sink.has_room()
+                    && !self.disk.as_ref().is_some_and(is_loading)
+                    && !self.running.iter().any(|r| self.is_ahead(r, sequence))
             })
     }
 
@@ -77,7 +81,7 @@ impl Worker {
     }
 
     /// The cached or running sequence with the longest common prefix.
-    fn find_hit(&self, sequence: &Sequence) -> Option<Hit> {
+    pub(super) fn find_hit(&self, sequence: &Sequence) -> Option<Hit> {
         let wanted = &sequence.tokens[..sequence.shareable()];
         let kept = if self.cache.is_on() {
             self.cache.find(&sequence.scope, wanted, &*self.session)
@@ -170,7 +174,7 @@ impl Worker {
     }
 
     /// Creates or forks a sequence, evicting cached ones if needed.
-    fn start(
+    pub(super) fn start(
         &mut self,
         hit: Option<Hit>,
         adapters: &[AppliedAdapter],
@@ -183,7 +187,9 @@ impl Worker {
             let spared = hit.map(|hit| hit.source);
             match started {
                 Err(error)
-                    if error.is_retryable() && self.cache.evict(&mut *self.session, spared) => {}
+                    if error.is_retryable()
+                        && (self.cache.evict(&mut *self.session, spared)
+                            || self.give_up_load()) => {}
                 started => return started,
             }
         }
@@ -237,7 +243,7 @@ impl Worker {
     fn reclaim(&mut self) {
         let promised = self.promised();
         while self.session.memory().kv_in_use + promised > self.limits.kv_capacity
-            && self.cache.evict(&mut *self.session, None)
+            && (self.cache.evict(&mut *self.session, None) || self.give_up_load())
         {}
     }
 
@@ -260,7 +266,7 @@ impl Worker {
     }
 
     /// Reserved KV tokens that running sequences have not used yet.
-    fn promised(&self) -> usize {
+    pub(super) fn promised(&self) -> usize {
         let running = self.running.iter();
         running.map(|r| r.promised(&self.limits)).sum()
     }

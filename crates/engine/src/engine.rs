@@ -6,10 +6,14 @@ use std::sync::{Arc, Mutex, PoisonError, mpsc};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use loquat_session::{AdapterId, AdapterWeights, Capabilities, Memory, Session, SessionError};
+use loquat_kvdisk::DiskOptions;
+use loquat_session::{
+    AdapterId, AdapterWeights, Capabilities, Memory, PrefixCopy, Session, SessionError,
+};
 use loquat_text::Tokenizer;
 
 use crate::adapters::{AdapterCommand, UnloadMode};
+use crate::disk_tier::DiskTier;
 use crate::generation::channel;
 use crate::limits::Limits;
 use crate::monitor::{EngineThread, StepMonitor};
@@ -46,6 +50,10 @@ pub struct EngineOptions {
     pub reader_grace: Duration,
     /// Device memory for the prefix cache; `None` uses what running sequences leave, 0 disables it.
     pub cache_bytes: Option<u64>,
+    /// Stores cached prefixes on disk, so that they survive eviction and restarts; `None` to keep them
+    /// in memory only. If the session cannot export parts of sequences, it is refused or, unless
+    /// required, not used.
+    pub kv_disk: Option<DiskOptions>,
     /// How much slower running streams may get per token while prompts are computed: a factor of at
     /// least 1; infinity for no bound.
     pub max_slowdown: f32,
@@ -67,6 +75,7 @@ impl Default for EngineOptions {
             event_buffer: 64,
             reader_grace: Duration::ZERO,
             cache_bytes: None,
+            kv_disk: None,
             max_slowdown: 2.0,
             aging: Duration::from_secs(1),
             queue_timeout: None,
@@ -85,6 +94,7 @@ impl EngineOptions {
             event_buffer,
             reader_grace: _,
             cache_bytes: _,
+            kv_disk: _,
             max_slowdown,
             aging,
             queue_timeout: _,
@@ -167,12 +177,16 @@ impl Engine {
         let view = EngineSnapshot::new(session.memory(), time.now());
         let shared = Arc::new(Shared::new(view));
         let (commands, inbox) = mpsc::channel();
+        let caches = capabilities.prefix_copy != PrefixCopy::None && options.cache_bytes != Some(0);
+        let disk = options.kv_disk.as_ref();
+        let disk = disk.map(|disk| DiskTier::open(disk, &*session, caches, commands.clone()));
         let worker = Worker::new(
             session,
             options.clone(),
             inbox,
             Arc::clone(&shared),
             time.clone(),
+            disk.transpose()?.flatten(),
         );
         let engine = Self {
             commands,

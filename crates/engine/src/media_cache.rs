@@ -13,7 +13,7 @@ use loquat_session::{MediaHandle, Session, SessionError};
 use crate::media::{MediaContent, MediaHash};
 
 /// Keys start above every vocabulary.
-const FIRST_KEY: u32 = 1 << 31;
+pub(crate) const FIRST_KEY: u32 = 1 << 31;
 /// Contents whose keys are remembered; forgetting one only costs cache hits.
 const MAX_ENTRIES: usize = 1 << 16;
 

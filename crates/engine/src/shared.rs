@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 use std::time::Instant;
 
+use loquat_kvdisk::DiskStats;
 use loquat_session::Memory;
 
 use crate::monitor::ThreadWatch;
@@ -55,6 +56,7 @@ pub(crate) struct EngineSnapshot {
     pub preempted: usize,
     pub kv_reserved: usize,
     pub cache: CacheStats,
+    pub disk: DiskStats,
     pub meter: Meter,
 }
 
@@ -67,6 +69,7 @@ impl EngineSnapshot {
             preempted: 0,
             kv_reserved: 0,
             cache: CacheStats::default(),
+            disk: DiskStats::default(),
             meter: Meter::new(now),
         }
     }
@@ -102,6 +105,7 @@ impl Shared {
             memory: view.memory,
             kv_reserved: view.kv_reserved,
             cache: view.cache,
+            disk: view.disk,
             steps: meter.steps,
             step_time: meter.step_time,
             overhead: meter.overhead,

@@ -2,6 +2,7 @@
 
 use std::time::{Duration, Instant};
 
+use loquat_kvdisk::DiskStats;
 use loquat_session::Memory;
 
 use crate::CacheStats;
@@ -22,6 +23,8 @@ pub struct Stats {
     pub kv_reserved: usize,
     /// The prefix cache.
     pub cache: CacheStats,
+    /// Its prefixes on disk; zeros if they are not stored.
+    pub disk: DiskStats,
     /// Steps since the engine started.
     pub steps: u64,
     /// Recent mean of the session's part of a step.

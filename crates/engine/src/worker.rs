@@ -9,6 +9,7 @@ use loquat_session::{Session, SessionError, StepBatch, StepOutput};
 use crate::adapters::{AdapterCommand, Unloading};
 use crate::clients::Clients;
 use crate::constraint_worker::ConstraintWorker;
+use crate::disk_tier::DiskTier;
 use crate::error::panic_message;
 use crate::limits::Limits;
 use crate::media_cache::MediaCache;
@@ -52,6 +53,8 @@ pub(crate) struct Worker {
     /// In order of admission.
     pub(super) running: Vec<Running>,
     pub(super) cache: PrefixCache,
+    /// `None` if prefixes are not stored.
+    pub(super) disk: Option<DiskTier>,
     pub(super) media: MediaCache,
     pub(super) clients: Clients,
     pub(super) unloading: Vec<Unloading>,
@@ -89,9 +92,13 @@ impl Worker {
         commands: mpsc::Receiver<Command>,
         shared: Arc<Shared>,
         time: TimeSource,
+        disk: Option<DiskTier>,
     ) -> Self {
         let capabilities = session.capabilities();
-        let cache = PrefixCache::new(capabilities.prefix_copy, options.cache_bytes);
+        let mut cache = PrefixCache::new(capabilities.prefix_copy, options.cache_bytes);
+        if disk.is_some() {
+            cache.record_changes();
+        }
         let limits = Limits::new(&options, capabilities, &session.memory());
         let pace = PromptPacer::new(options.max_slowdown, limits.max_running);
         let stops_short = cache.needs_snapshots();
@@ -103,6 +110,7 @@ impl Worker {
             queue: Queue::default(),
             running: Vec::new(),
             cache,
+            disk,
             media: MediaCache::new(),
             clients: Clients::default(),
             unloading: Vec::new(),
@@ -157,8 +165,9 @@ impl Worker {
             }
             // A step without rows may still have ended the last sequence.
             let stepped = self.step()?;
+            let storing = self.store_prefixes(stepped);
             self.yield_to_readers();
-            idle = !stepped && !self.is_over(self.time.now());
+            idle = !stepped && !storing && !self.is_over(self.time.now());
         }
     }
 
@@ -191,6 +200,10 @@ impl Worker {
                 Command::ClearCache => {
                     // Otherwise sequences cancelled before the command would be cached after it.
                     self.drop_cancelled(self.time.now());
+                    self.cancel_loads();
+                    if let Some(disk) = &mut self.disk {
+                        disk.clear();
+                    }
                     self.cache.clear(&mut *self.session);
                     self.media.clear(&mut *self.session);
                 }
@@ -236,7 +249,9 @@ impl Worker {
             .chain(self.queue.iter())
             .filter_map(Sequence::deadline);
         let retry = self.retry_at.filter(|_| !self.queue.is_empty());
-        deadlines.chain(retry).chain(self.drain_until).min()
+        let load = self.disk.as_ref().and_then(DiskTier::next_deadline);
+        let others = retry.into_iter().chain(self.drain_until).chain(load);
+        deadlines.chain(others).min()
     }
 
     fn enqueue(&mut self, mut sequence: Sequence) {
@@ -249,6 +264,7 @@ impl Worker {
         if sequence.ending().is_some() {
             return self.conclude(vec![sequence], self.time.now());
         }
+        self.look_on_disk(&sequence);
         self.queue.push(sequence);
     }
 
@@ -284,6 +300,7 @@ impl Worker {
                 _ = running.paused.get_or_insert(now)
             }
         }
+        self.advance_loads(now);
         self.admit(now);
         let encoded = self.encode_next(now)?;
         self.mix = self
@@ -340,6 +357,9 @@ impl Worker {
         self.collect_constraints();
         self.meter.step(started, ended);
         self.scheduler.record(self.mix, ended - started);
+        if let Some(disk) = &mut self.disk {
+            disk.record_step(self.mix, ended - started);
+        }
         let Err(error) = stepped.and_then(|()| self.check_output()) else {
             self.failures = 0;
             return Ok(());
@@ -539,6 +559,8 @@ impl Worker {
 
     pub(super) fn publish(&mut self) {
         let cache = self.cache.stats(&*self.session);
+        let disk = self.disk.as_ref().map(|disk| disk.stats(&self.cache));
+        let disk = disk.unwrap_or_default();
         let mut view = self.shared.view();
         view.memory = self.session.memory();
         view.running = self.running.len();
@@ -546,6 +568,7 @@ impl Worker {
         view.preempted = self.queue.iter().filter(|s| s.was_preempted()).count();
         view.kv_reserved = self.running.iter().map(|r| r.reservation).sum();
         view.cache = cache;
+        view.disk = disk;
         self.meter.totals.media_encoded = self.media.encoded;
         view.meter = self.meter;
     }
@@ -581,6 +604,8 @@ impl Worker {
         if !whole {
             return None;
         }
+        self.cancel_loads();
+        self.flush_prefixes();
         self.cache.clear(&mut *self.session);
         self.media.clear(&mut *self.session);
         Some(self.session)

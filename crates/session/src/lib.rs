@@ -7,6 +7,8 @@
 //! sampling, text and files belong to other crates; nothing here blocks on I/O or knows JSON.
 #![deny(missing_docs)]
 
+use std::ops::Range;
+
 mod adapter;
 mod backend;
 mod batch;
@@ -146,4 +148,34 @@ pub trait Session: Send {
 
     /// Makes a sequence from exported bytes. The caller owns it.
     fn import(&mut self, bytes: &[u8]) -> Result<SequenceId, SessionError>;
+
+    /// Identifies the bytes of [`export_range`](Session::export_range): equal for sessions, also of
+    /// other processes, that compute the same keys and values for the same tokens and adapters, and
+    /// store them alike. Refused if ranges cannot be exported; the error says why. Changes nothing.
+    fn range_fingerprint(&self) -> Result<u64, SessionError> {
+        Err(SessionError::Unsupported("exporting ranges of sequences"))
+    }
+
+    /// Appends the keys and values of some positions to `out`: always as many bytes per position,
+    /// without a header or a checksum, which are the caller's. Refused for a sequence with media up
+    /// to the end of the range. Changes nothing else.
+    fn export_range(
+        &self,
+        _sequence: SequenceId,
+        _range: Range<usize>,
+        _out: &mut Vec<u8>,
+    ) -> Result<(), SessionError> {
+        Err(SessionError::Unsupported("exporting ranges of sequences"))
+    }
+
+    /// Appends `tokens` positions to a sequence, whose positions so far and adapters must be those
+    /// before the exported range. The bytes are not checked beyond their length.
+    fn import_range(
+        &mut self,
+        _sequence: SequenceId,
+        _tokens: usize,
+        _bytes: &[u8],
+    ) -> Result<(), SessionError> {
+        Err(SessionError::Unsupported("importing ranges of sequences"))
+    }
 }

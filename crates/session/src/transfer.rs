@@ -233,6 +233,14 @@ fn checksum(export: &[u8]) -> u64 {
     fnv1a_parts(&covered)
 }
 
+/// A fingerprint of what ranges of sequences contain, from that of the model and its KV format, and
+/// from what else the values depend on, such as the backend and its precision.
+pub fn range_fingerprint(fingerprint: u64, depends_on: &str) -> u64 {
+    let mut bytes = fingerprint.to_le_bytes().to_vec();
+    bytes.extend_from_slice(depends_on.as_bytes());
+    fnv1a(&bytes)
+}
+
 fn fnv1a(bytes: &[u8]) -> u64 {
     fnv1a_parts(&[bytes])
 }

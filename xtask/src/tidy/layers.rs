@@ -27,7 +27,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("testkit", &["spec", "weights", "synthetic", "session"]),
     ("hubkit", &[]),
     ("store", &["weights"]),
-    ("engine", &["spec", "weights", "text", "session"]),
+    ("kvdisk", &[]),
+    ("engine", &["spec", "weights", "text", "session", "kvdisk"]),
     ("grammar", &["text", "engine"]),
     (
         "chat",

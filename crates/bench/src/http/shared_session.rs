@@ -1,5 +1,6 @@
 //! One session shared by the server's engine and the bare loop, which take turns.
 
+use std::ops::Range;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use loquat_session::{
@@ -98,5 +99,27 @@ impl Session for SharedSession {
 
     fn import(&mut self, bytes: &[u8]) -> Result<SequenceId, SessionError> {
         self.lock().import(bytes)
+    }
+
+    fn range_fingerprint(&self) -> Result<u64, SessionError> {
+        self.lock().range_fingerprint()
+    }
+
+    fn export_range(
+        &self,
+        sequence: SequenceId,
+        range: Range<usize>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), SessionError> {
+        self.lock().export_range(sequence, range, out)
+    }
+
+    fn import_range(
+        &mut self,
+        sequence: SequenceId,
+        tokens: usize,
+        bytes: &[u8],
+    ) -> Result<(), SessionError> {
+        self.lock().import_range(sequence, tokens, bytes)
     }
 }

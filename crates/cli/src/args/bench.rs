@@ -10,7 +10,7 @@ use loquat_synthetic::Recipe;
 
 use super::model::{MODEL_FLAGS, ModelArgs};
 use super::session::SessionArgs;
-use super::values::{at_least_one, nonzero, reference, seed};
+use super::values::{at_least_one, disk_size, nonzero, reference, seed};
 
 /// Scenarios exclude each other; every other flag lists the scenarios that it does not apply to.
 #[derive(Debug, Args)]
@@ -164,6 +164,11 @@ pub struct BenchArgs {
     #[arg(long, value_name = "FILE", requires = "scenario", help_heading = SCENARIOS)]
     #[arg(conflicts_with_all = ["constrained", "contended", "encode", "http", "start"])]
     pub svg: Option<PathBuf>,
+    /// Store the cached prefixes of `--turns` and `--clients` on disk, at most so many bytes, such as
+    /// 10GiB; they are removed afterwards.
+    #[arg(long, value_name = "SIZE", value_parser = disk_size, help_heading = SCENARIOS)]
+    #[arg(conflicts_with_all = ["prefill_interference", "soak", "constrained", "contended", "encode", "http", "start", "work", "machine", "draw", "adapters"])]
+    pub kv_disk: Option<u64>,
     #[command(flatten)]
     pub session: SessionArgs,
 }

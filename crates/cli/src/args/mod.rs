@@ -27,7 +27,7 @@ pub use serve::{ConfigCommand, ServeArgs};
 pub use session::{RETAINED_SEQUENCES, SessionArgs};
 pub use upkeep::{CompletionsArgs, DoctorArgs, FitArgs, ManArgs, QuickstartArgs};
 pub use values::adapter_file;
-use values::{count, date, reference};
+use values::{count, date, disk_size, reference};
 
 use crate::terminal::Colour;
 
@@ -137,6 +137,11 @@ pub struct RunArgs {
     pub answer: AnswerArgs,
     #[command(flatten)]
     pub output: OutputArgs,
+    /// Disk space for the KV of finished turns, such as 10GiB, so that another start with the same
+    /// conversation does not compute it again [default: none].
+    #[arg(long, value_name = "SIZE", value_parser = disk_size, help_heading = "Session")]
+    #[arg(allow_negative_numbers = true)]
+    pub kv_disk: Option<u64>,
     #[command(flatten)]
     pub session: SessionArgs,
     #[command(flatten)]

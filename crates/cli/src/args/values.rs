@@ -8,6 +8,7 @@ use clap::builder::{OsStringValueParser, TypedValueParser};
 use jiff::civil::{Date, Time};
 use jiff::tz::Offset;
 use loquat::AdapterFile;
+use loquat_server::config::units;
 use loquat_store::path_reference;
 use serde_json::Value;
 
@@ -185,4 +186,9 @@ mod tests {
             assert!(date(text).unwrap_err().contains("such as"), "{text}");
         }
     }
+}
+
+/// A size in bytes.
+pub fn disk_size(text: &str) -> Result<u64, String> {
+    units::size(text).ok_or_else(|| "must be a size such as 10GiB".to_owned())
 }

@@ -6,11 +6,11 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use loquat::{AdapterFile, MmprojOption, ModelFiles, OpenAdapters};
 use loquat_chat::{ChatContext, MediaReader};
-use loquat_engine::EngineOptions;
+use loquat_engine::{DiskOptions, EngineOptions};
 use loquat_server::config;
 use loquat_server::{ModelInfo, OpenFailure, Opened, Opener, Planned, trim_memory};
 use loquat_session::{AdapterLimits, Backend, Plan, Probe, SessionOptions};
-use loquat_store::{ModelReference, ResolvedReference, Store, reference_path};
+use loquat_store::{CACHE_VARIABLE, ModelReference, ResolvedReference, Store, reference_path};
 use loquat_text::ChatTemplate;
 use loquat_text::format::FormatOverrides;
 use loquat_weights::Format;
@@ -18,7 +18,7 @@ use loquat_weights::Format;
 use crate::args::{ModelChoice, RETAINED_SEQUENCES};
 use crate::error::CliError;
 use crate::fit::{self, OpenAttempt};
-use crate::load::{self, LoadOptions, locate};
+use crate::load::{self, LoadOptions, kv_blocks, locate};
 use crate::progress::DownloadBar;
 use crate::{backends, chat_setup};
 
@@ -138,7 +138,7 @@ impl Opener for LocalModels {
         let prepared = ServableModel::new(&self.store, config).map_err(failure)?;
         let attempt = prepared.planned.attempt.clone();
         // Memory that was free when planning may be in use by now.
-        let opened = prepared.open(config);
+        let opened = prepared.open(config, self.store.cache_dir());
         let opened = opened.map_err(|error| fit::with_advice(&self.store, &attempt, error));
         let opened = opened.map_err(failure)?;
         trim_memory();
@@ -248,7 +248,7 @@ impl ServableModel {
         }
     }
 
-    fn open(self, config: &config::ModelConfig) -> Result<Opened, CliError> {
+    fn open(self, config: &config::ModelConfig, cache_dir: &Path) -> Result<Opened, CliError> {
         let info = self.info();
         let PlannedModel {
             files,
@@ -262,7 +262,7 @@ impl ServableModel {
             adapters: OpenAdapters::default(),
             backend,
             session: options,
-            engine: engine_options(config),
+            engine: engine_options(config, disk_options(cache_dir, config.kv_disk)),
         };
         Ok(Opened {
             model: load::model(&files, self.chat_context, options)?,
@@ -294,15 +294,30 @@ fn session_options(config: &config::ModelConfig) -> SessionOptions {
     }
 }
 
-fn engine_options(config: &config::ModelConfig) -> EngineOptions {
+fn engine_options(config: &config::ModelConfig, kv_disk: Option<DiskOptions>) -> EngineOptions {
     EngineOptions {
         max_running: Some(config.parallel),
         max_queue: config.max_queue,
         max_slowdown: config.max_slowdown,
         queue_timeout: config.queue_timeout,
         cache_bytes: config.cache_bytes,
+        kv_disk,
         reader_grace: reader_grace(config.threads),
         ..EngineOptions::default()
+    }
+}
+
+/// Without `kv_disk`, only a cache directory that somebody chose is filled.
+fn disk_options(cache_dir: &Path, kv_disk: Option<u64>) -> Option<DiskOptions> {
+    const DEFAULT: u64 = 10 << 30;
+    let chosen = std::env::var_os(CACHE_VARIABLE).is_some_and(|path| !path.is_empty());
+    match kv_disk {
+        Some(0) => None,
+        Some(max_bytes) => Some(kv_blocks(cache_dir, max_bytes)),
+        None => chosen.then(|| DiskOptions {
+            required: false,
+            ..kv_blocks(cache_dir, DEFAULT)
+        }),
     }
 }
 

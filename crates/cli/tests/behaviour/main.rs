@@ -14,6 +14,8 @@ mod errors;
 mod images;
 mod inspect;
 #[cfg(unix)]
+mod kv_disk;
+#[cfg(unix)]
 mod line_editor;
 mod maintenance;
 #[cfg(unix)]

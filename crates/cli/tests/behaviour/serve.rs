@@ -2,6 +2,7 @@
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
+use std::path::Path;
 use std::process::{Child, Command};
 use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
@@ -14,20 +15,27 @@ use crate::support::{
 };
 
 /// A server that is killed when dropped.
-struct Serving {
-    child: Child,
-    address: String,
+pub struct Serving {
+    pub child: Child,
+    pub address: String,
     /// Its stderr up to the address.
     announced: String,
     /// Its later stderr.
     log: Arc<Mutex<String>>,
-    _cache: TempDir,
+    _cache: Option<TempDir>,
 }
 
 impl Serving {
     fn start(args: &[&str]) -> Self {
         let cache = TempDir::new().unwrap();
-        let mut command = command(cache.path());
+        let mut serving = Self::start_in(cache.path(), args);
+        serving._cache = Some(cache);
+        serving
+    }
+
+    /// With this cache directory.
+    pub fn start_in(cache: &Path, args: &[&str]) -> Self {
+        let mut command = command(cache);
         let command = command.args(["serve", "--port=0"]).args(args);
         let mut child = command.spawn().unwrap();
         let mut lines = BufReader::new(child.stderr.take().unwrap()).lines();
@@ -52,12 +60,12 @@ impl Serving {
             address,
             announced,
             log,
-            _cache: cache,
+            _cache: None,
         }
     }
 
     /// The status line, the headers and the body.
-    fn get(&self, path: &str) -> String {
+    pub fn get(&self, path: &str) -> String {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         let address = &self.address;
         write!(
@@ -71,12 +79,19 @@ impl Serving {
     }
 
     /// A connection on which this was posted.
-    fn posted(&self, path: &str, body: &serde_json::Value) -> TcpStream {
+    pub fn posted(&self, path: &str, body: &serde_json::Value) -> TcpStream {
+        self.posted_as(path, body, None)
+    }
+
+    /// The same with a key.
+    pub fn posted_as(&self, path: &str, body: &serde_json::Value, key: Option<&str>) -> TcpStream {
         let mut stream = TcpStream::connect(&self.address).unwrap();
         let (address, body) = (&self.address, body.to_string());
+        let key = key.map(|key| format!("authorization: Bearer {key}\r\n"));
+        let key = key.unwrap_or_default();
         write!(
             stream,
-            "POST {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n\
+            "POST {path} HTTP/1.1\r\nhost: {address}\r\nconnection: close\r\n{key}\
              content-type: application/json\r\ncontent-length: {}\r\n\r\n{body}",
             body.len()
         )
@@ -95,15 +110,15 @@ impl Serving {
         answer
     }
 
-    fn wait_until(&self, path: &str, expected: &str) {
+    pub fn wait_until(&self, path: &str, expected: &str) {
         wait_until_contains(|| self.get(path), expected);
     }
 
-    fn wait_for_log(&self, expected: &str) {
+    pub fn wait_for_log(&self, expected: &str) {
         wait_until_contains(|| self.log.lock().unwrap().clone(), expected);
     }
 
-    fn signal(&self, name: &str) {
+    pub fn signal(&self, name: &str) {
         let id = self.child.id().to_string();
         let sent = Command::new("kill").args(["-s", name, &id]).status();
         assert!(sent.unwrap().success());
@@ -174,7 +189,7 @@ fn unread_log_does_not_stop_the_server() {
         address,
         announced: String::new(),
         log: Arc::default(),
-        _cache: cache,
+        _cache: Some(cache),
     };
     for _ in 0..1000 {
         assert!(serving.get("/health").starts_with(OK));

@@ -4,4 +4,6 @@
 
 mod batch_equivalence;
 mod constrained_answers;
+#[cfg(unix)]
+mod restart;
 mod transformers;

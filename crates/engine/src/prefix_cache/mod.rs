@@ -38,6 +38,16 @@ pub(crate) struct PrefixCache {
     stats: CacheStats,
     /// Entries changed since the bytes were counted.
     stale: bool,
+    /// Recorded for the cache on disk, if there is one.
+    changes: Option<CacheChanges>,
+}
+
+/// Sequences that came and went.
+#[derive(Debug, Default)]
+pub(crate) struct CacheChanges {
+    pub kept: Vec<SequenceId>,
+    /// Not those that a longer sequence replaced.
+    pub evicted: Vec<SequenceId>,
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -69,7 +79,26 @@ impl PrefixCache {
             uses: 0,
             stats: CacheStats::default(),
             stale: false,
+            changes: None,
         }
+    }
+
+    /// Records which sequences come and go from now on.
+    pub fn record_changes(&mut self) {
+        self.changes = Some(CacheChanges::default());
+    }
+
+    pub fn take_changes(&mut self) -> CacheChanges {
+        self.changes
+            .as_mut()
+            .map(std::mem::take)
+            .unwrap_or_default()
+    }
+
+    /// A cached sequence's scope and tokens.
+    pub fn entry(&self, id: SequenceId) -> Option<(&Scope, &[u32])> {
+        let entry = self.entries.get(&id)?;
+        Some((&entry.scope, &entry.tokens))
     }
 
     pub fn is_on(&self) -> bool {
@@ -132,6 +161,9 @@ impl PrefixCache {
         for known in self.redundant_with(session, (scope, tokens), id) {
             if self.entries[&known].tokens.len() >= tokens.len() {
                 self.touch(known);
+                if let Some(changes) = &mut self.changes {
+                    changes.kept.push(known);
+                }
                 release(session, id);
                 return;
             }
@@ -146,6 +178,9 @@ impl PrefixCache {
             last_used: self.uses,
         };
         self.entries.insert(id, entry);
+        if let Some(changes) = &mut self.changes {
+            changes.kept.push(id);
+        }
         self.stale = true;
         self.shrink(session);
     }
@@ -202,6 +237,9 @@ impl PrefixCache {
             return false;
         };
         self.stats.evictions += 1;
+        if let Some(changes) = &mut self.changes {
+            changes.evicted.push(id);
+        }
         self.forget(session, id);
         true
     }

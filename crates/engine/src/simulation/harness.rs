@@ -119,7 +119,10 @@ impl Harness {
     /// run.
     pub fn turn(&mut self) -> bool {
         self.worker.take_commands(false);
-        let ran = !self.sleeps() && self.worker.step().expect("the engine runs");
+        let ran = !self.sleeps() && {
+            let stepped = self.worker.step().expect("the engine runs");
+            self.worker.store_prefixes(stepped) || stepped
+        };
         if !ran {
             self.clock.advance(IDLE);
         }

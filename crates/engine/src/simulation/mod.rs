@@ -6,6 +6,7 @@
 mod choices;
 mod constrained;
 mod deadlines;
+mod disk;
 mod embedding;
 mod fairness;
 mod harness;

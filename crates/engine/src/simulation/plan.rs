@@ -169,6 +169,7 @@ fn options(rng: &mut SeededRng, fake: &FakeOptions) -> EngineOptions {
     };
     let max_queue = rng.pick(&[1, 3, 8, 64]);
     EngineOptions {
+        kv_disk: None,
         step_tokens,
         max_running,
         max_queue,

@@ -261,6 +261,9 @@ pub struct ModelConfig {
     pub queue_timeout: Option<Duration>,
     /// Memory for prefixes of finished requests, in bytes; all that is free when `None`.
     pub cache_bytes: Option<u64>,
+    /// Disk space for prefixes of finished requests, in bytes; 0 for none. `None` leaves it to the
+    /// program.
+    pub kv_disk: Option<u64>,
     /// Longest reply if the request sets no limit.
     pub max_tokens: usize,
     /// A built-in template's name or a file, in location of the model's own.
@@ -381,6 +384,7 @@ impl ModelConfig {
             max_slowdown: 2.0,
             queue_timeout: None,
             cache_bytes: None,
+            kv_disk: None,
             max_tokens: loquat::DEFAULT_MAX_TOKENS,
             template: None,
             preload: false,

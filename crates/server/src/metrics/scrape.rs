@@ -120,6 +120,71 @@ const ENGINE: &[Row] = &[
         "What kept prefixes hold.",
         |stats| stats.cache.bytes as f64,
     ),
+    gauge(
+        "loquat_kv_disk_bytes",
+        "Stored prefixes of all models, as of the last count.",
+        |stats| stats.disk.bytes as f64,
+    ),
+    gauge(
+        "loquat_kv_disk_limit_bytes",
+        "Most bytes of stored prefixes; 0 if none are stored.",
+        |stats| stats.disk.max_bytes as f64,
+    ),
+    gauge(
+        "loquat_kv_disk_pending_tokens",
+        "Tokens of cached prefixes that are still to be stored.",
+        |stats| stats.disk.pending_tokens as f64,
+    ),
+    counter(
+        "loquat_kv_disk_hits_total",
+        "Requests for which a stored prefix was read.",
+        |stats| stats.disk.hits as f64,
+    ),
+    counter(
+        "loquat_kv_disk_hit_tokens_total",
+        "Prompt tokens read from stored prefixes.",
+        |stats| stats.disk.hit_tokens as f64,
+    ),
+    counter(
+        "loquat_kv_disk_slower_total",
+        "Requests whose stored prefix would have been slower to read than to compute.",
+        |stats| stats.disk.slower as f64,
+    ),
+    counter(
+        "loquat_kv_disk_read_bytes_total",
+        "Bytes read of stored prefixes.",
+        |stats| stats.disk.read_bytes as f64,
+    ),
+    counter(
+        "loquat_kv_disk_written_bytes_total",
+        "Bytes written of stored prefixes.",
+        |stats| stats.disk.written_bytes as f64,
+    ),
+    counter(
+        "loquat_kv_disk_written_blocks_total",
+        "Files written of stored prefixes.",
+        |stats| stats.disk.written_blocks as f64,
+    ),
+    counter(
+        "loquat_kv_disk_failed_writes_total",
+        "Files that could not be written; their prefixes stay in memory.",
+        |stats| stats.disk.failed_writes as f64,
+    ),
+    counter(
+        "loquat_kv_disk_evicted_blocks_total",
+        "Files removed to keep the limit.",
+        |stats| stats.disk.evicted_blocks as f64,
+    ),
+    counter(
+        "loquat_kv_disk_damaged_blocks_total",
+        "Files removed because they were damaged or of another model.",
+        |stats| stats.disk.damaged_blocks as f64,
+    ),
+    counter(
+        "loquat_kv_disk_lost_total",
+        "Prefixes that left memory before they were stored.",
+        |stats| stats.disk.lost as f64,
+    ),
     counter(
         "loquat_engine_steps_total",
         "Steps of the engine.",

@@ -298,6 +298,70 @@ pub fn imported_equals_exported(subject: &Subject) -> Result<(), String> {
     Ok(())
 }
 
+pub fn imported_ranges_equal_computed(subject: &Subject) -> Result<(), String> {
+    let mut probe = open(subject)?;
+    let Ok(fingerprint) = probe.session.range_fingerprint() else {
+        return Ok(());
+    };
+    let mut other = open(subject)?;
+    if other.session.range_fingerprint() != Ok(fingerprint) {
+        return Err("two sessions of one model have different fingerprints".to_owned());
+    }
+    let (tokens, tail) = (probe.tokens(10, 90), probe.tokens(11, 3));
+    let sequence = probe.create()?;
+    probe.logits(sequence, &tokens, 0)?;
+    let fail = |error: SessionError| error.to_string();
+    // The ranges begin and end inside pages and at their edges.
+    let cuts: [&[usize]; 3] = [&[0, 90], &[0, 32, 64, 90], &[0, 1, 45, 90]];
+    for cuts in cuts {
+        let imported = other.create()?;
+        let mut per_token = None;
+        for cut in cuts.windows(2) {
+            let range = cut[0]..cut[1];
+            let mut bytes = vec![7];
+            let exported = probe
+                .session
+                .export_range(sequence, range.clone(), &mut bytes);
+            exported.map_err(fail)?;
+            let (bytes, count) = (&bytes[1..], range.len());
+            if *per_token.get_or_insert(bytes.len() / count) * count != bytes.len() {
+                return Err(format!("{} bytes for {count} positions", bytes.len()));
+            }
+            if other
+                .session
+                .import_range(imported, count + 1, bytes)
+                .is_ok()
+            {
+                return Err("bytes of the wrong length are accepted".to_owned());
+            }
+            let appended = other.session.import_range(imported, count, bytes);
+            appended.map_err(fail)?;
+        }
+        if other.session.len(imported) != Ok(tokens.len()) {
+            return Err("the imported ranges have another length".to_owned());
+        }
+        // A fork first: the ranges may be shared like any others.
+        let fork = other.session.fork(imported, 40).map_err(fail)?;
+        let found = other.logits(fork, &tokens[40..], 1)?;
+        let source = probe.session.fork(sequence, 89).map_err(fail)?;
+        let expected = probe.logits(source, &tokens[89..], 1)?;
+        probe.same("a fork of imported ranges", &expected, &found)?;
+        let source = probe.session.fork(sequence, 90).map_err(fail)?;
+        let expected = probe.logits(source, &tail, 1)?;
+        let found = other.logits(imported, &tail, 1)?;
+        probe.same("imported ranges", &expected, &found)?;
+    }
+    let mut out = Vec::new();
+    if probe
+        .session
+        .export_range(sequence, 50..91, &mut out)
+        .is_ok()
+    {
+        return Err("a range beyond the end is exported".to_owned());
+    }
+    Ok(())
+}
+
 pub fn greedy_is_argmax(subject: &Subject) -> Result<(), String> {
     let mut probe = open(subject)?;
     let tokens = probe.tokens(12, 20);

@@ -111,6 +111,10 @@ const CHECKS: &[(&str, Check)] = &[
         equivalence::imported_equals_exported,
     ),
     (
+        "imported ranges equal computed ones",
+        equivalence::imported_ranges_equal_computed,
+    ),
+    (
         "greedy is the argmax of the logits",
         equivalence::greedy_is_argmax,
     ),
@@ -223,6 +227,7 @@ const CUT_PROMPTS: &[&str] = &[
     "several emitted positions equal one at a time",
     "hidden states do not depend on batching, or are refused",
     "prompts with adapters in chunks equal whole ones",
+    "imported ranges equal computed ones",
 ];
 
 /// Runs every check; a panic inside one is a failure of the backend and is passed on.

@@ -30,6 +30,7 @@ mod grant;
 mod layout;
 mod media;
 mod pages;
+mod ranges;
 mod slots;
 mod snapshots;
 mod storage;

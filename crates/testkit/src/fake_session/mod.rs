@@ -13,6 +13,7 @@ mod options;
 mod tests;
 
 use std::collections::BTreeMap;
+use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -412,6 +413,57 @@ impl Session for FakeSession {
             history.append(&tokens);
         }
         Ok(self.record_created(id))
+    }
+
+    fn range_fingerprint(&self) -> Result<u64, SessionError> {
+        if self.options.snapshots.is_some() {
+            return Err(SessionError::Unsupported(
+                "exporting ranges of recurrent models",
+            ));
+        }
+        if self.options.kv_groups.free_within(self.options.max_context) {
+            return Err(SessionError::Unsupported(
+                "exporting ranges of models whose windows free memory",
+            ));
+        }
+        Ok(self.fingerprint())
+    }
+
+    fn export_range(
+        &self,
+        sequence: SequenceId,
+        range: Range<usize>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), SessionError> {
+        self.sequences.check_exported_range(sequence, &range)?;
+        let tokens = &self.sequences.stored(sequence)?.tokens()[range];
+        out.extend(tokens.iter().flat_map(|token| token.to_le_bytes()));
+        Ok(())
+    }
+
+    fn import_range(
+        &mut self,
+        sequence: SequenceId,
+        tokens: usize,
+        bytes: &[u8],
+    ) -> Result<(), SessionError> {
+        let (words, rest) = bytes.as_chunks::<4>();
+        if words.len() != tokens || !rest.is_empty() {
+            let why = format!("{} bytes for {tokens} tokens", bytes.len());
+            return Err(SessionError::BadImport(why));
+        }
+        let words: Vec<u32> = words.iter().map(|word| u32::from_le_bytes(*word)).collect();
+        let max_context = self.options.max_context;
+        let append = |sequences: &mut Sequences<Histories>, grant: &RowGrant| {
+            if let Some((_, history)) = sequences.stored_mut(grant.sequence) {
+                history.append(&words);
+            }
+            Ok(())
+        };
+        self.sequences
+            .import_range(sequence, (tokens, max_context), append)?;
+        self.update_counters();
+        Ok(())
     }
 }
 

@@ -197,6 +197,17 @@ pub const MODELS: &[ModelSetting] = &[
     )
     .within(Bounds::Bytes(0, u64::MAX)),
     ModelSetting::new(
+        "kv_disk",
+        |m| &mut m.kv_disk,
+        "\"10GiB\"",
+        "Disk space for the prefixes of finished requests, in `kv-blocks` of the cache directory, so \
+         that they survive eviction and restarts; \"0B\" for none. The limit counts the files of all \
+         models and processes there. If unset, 10 GiB if `LOQUAT_CACHE` is set and the backend can \
+         export the model's KV, else none",
+    )
+    .within(Bounds::Bytes(0, u64::MAX))
+    .flag("kv-disk"),
+    ModelSetting::new(
         "max_tokens",
         |m| &mut m.max_tokens,
         "1024",

@@ -1,0 +1,237 @@
+//! Reading the prefixes of waiting requests.
+
+use std::time::{Duration, Instant};
+
+use loquat_kvdisk::{BlockLoad, LoadEvent, Worth};
+use loquat_session::{AppliedAdapter, SequenceId, SessionError};
+
+use super::BLOCK_TOKENS;
+use crate::adapters::Scope;
+use crate::prefix_cache::release;
+use crate::sequence::Sequence;
+use crate::worker::Worker;
+
+/// A request waits no longer than this for the next block of a disk that hangs.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Blocks that are read for a waiting request.
+pub(super) struct Load {
+    blocks: BlockLoad,
+    scope: Scope,
+    adapters: Vec<AppliedAdapter>,
+    /// Of the request, as far as blocks were asked for.
+    tokens: Vec<u32>,
+    /// Tokens that are in memory and begin the imported sequence.
+    start: usize,
+    /// Holds the imported blocks; `None` before the first.
+    target: Option<SequenceId>,
+    /// Tokens of `target`.
+    len: usize,
+    last_event: Instant,
+}
+
+impl Load {
+    pub fn deadline(&self) -> Instant {
+        self.last_event + PATIENCE
+    }
+}
+
+impl Worker {
+    /// Asks for the blocks of a new request that are not in memory.
+    pub(crate) fn look_on_disk(&mut self, sequence: &Sequence) {
+        if self.disk.is_none() {
+            return;
+        }
+        let in_memory = self.find_hit(sequence).map_or(0, |hit| hit.len) / BLOCK_TOKENS;
+        let now = self.time.now();
+        let Some(tier) = &mut self.disk else {
+            return;
+        };
+        let wanted = &sequence.tokens[..sequence.shareable()];
+        let mut keys = tier.keys(&sequence.scope, wanted);
+        let Some(next) = keys.get(in_memory) else {
+            return;
+        };
+        // A conversation that continues in memory does not wait for a look at the disk.
+        if in_memory > 0 && !tier.disk.contains(next) {
+            return;
+        }
+        let load = Load {
+            tokens: wanted[..keys.len() * BLOCK_TOKENS].to_vec(),
+            blocks: tier.disk.load(
+                keys.split_off(in_memory),
+                Worth {
+                    prompt_speed: tier.prompt_speed.0,
+                    import_speed: tier.import_speed.0,
+                },
+            ),
+            scope: sequence.scope.clone(),
+            adapters: sequence.adapters.clone(),
+            start: in_memory * BLOCK_TOKENS,
+            target: None,
+            len: in_memory * BLOCK_TOKENS,
+            last_event: now,
+        };
+        tier.loads.insert(sequence.ordinal, load);
+    }
+
+    /// Imports blocks that were read. While sequences run, one for each step.
+    pub(crate) fn advance_loads(&mut self, now: Instant) {
+        let Some(tier) = &self.disk else {
+            return;
+        };
+        let ordinals: Vec<u64> = tier.loads.keys().copied().collect();
+        for ordinal in ordinals {
+            if !self.queue.iter().any(|waiting| waiting.ordinal == ordinal) {
+                self.finish_load(ordinal);
+                continue;
+            }
+            while let Some(load) = self.load_mut(ordinal) {
+                match load.blocks.try_next() {
+                    LoadEvent::Pending if now < load.deadline() => break,
+                    LoadEvent::Pending | LoadEvent::End => {
+                        self.finish_load(ordinal);
+                        break;
+                    }
+                    LoadEvent::Block(bytes) => {
+                        load.last_event = now;
+                        if let Err(error) = self.import_block(ordinal, &bytes) {
+                            tracing::debug!(%error, "a prefix on disk is computed instead");
+                            self.finish_load(ordinal);
+                            break;
+                        }
+                        if !self.running.is_empty() {
+                            return;
+                        }
+                    }
+                }
+            }
+        }
+    }
+
+    fn load_mut(&mut self, ordinal: u64) -> Option<&mut Load> {
+        self.disk.as_mut()?.loads.get_mut(&ordinal)
+    }
+
+    fn import_block(&mut self, ordinal: u64, bytes: &[u8]) -> Result<(), SessionError> {
+        let Some(load) = self.load_mut(ordinal) else {
+            return Ok(());
+        };
+        let (start, len, adapters) = (load.start, load.len, load.adapters.clone());
+        let end = len + BLOCK_TOKENS;
+        if end > load.tokens.len() {
+            return Err(SessionError::BadImport(
+                "more blocks than wanted".to_owned(),
+            ));
+        }
+        let target = match load.target {
+            Some(target) => target,
+            None => {
+                let (scope, tokens) = (load.scope.clone(), load.tokens[..start].to_vec());
+                let hit = self.cache.find(&scope, &tokens, &*self.session);
+                let hit = hit.filter(|hit| hit.len == start);
+                if start > 0 && hit.is_none() {
+                    return Err(SessionError::LengthOutOfRange {
+                        len: start,
+                        available: 0,
+                    });
+                }
+                self.start(hit, &adapters)?
+            }
+        };
+        let Some(load) = self.load_mut(ordinal) else {
+            release(&mut *self.session, target);
+            return Ok(());
+        };
+        load.target = Some(target);
+        self.make_room_for_block(BLOCK_TOKENS)?;
+        let began = self.time.now();
+        self.session.import_range(target, BLOCK_TOKENS, bytes)?;
+        let took = self.time.now() - began;
+        if let Some(tier) = &mut self.disk {
+            tier.import_speed.record(bytes.len(), took);
+            if let Some(load) = tier.loads.get_mut(&ordinal) {
+                load.len = end;
+            }
+        }
+        Ok(())
+    }
+
+    /// Evicts cached sequences until so much KV is free besides all reservations.
+    fn make_room_for_block(&mut self, tokens: usize) -> Result<(), SessionError> {
+        let promised = self.promised();
+        let wanted = tokens + self.limits.kv_granularity;
+        while self.session.memory().kv_in_use + promised + wanted > self.limits.kv_capacity {
+            if !self.cache.evict(&mut *self.session, None) {
+                return Err(SessionError::KvExhausted {
+                    wanted,
+                    available: 0,
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Moves what was imported to the prefix cache.
+    fn finish_load(&mut self, ordinal: u64) {
+        let load = self
+            .disk
+            .as_mut()
+            .and_then(|tier| tier.loads.remove(&ordinal));
+        let Some(Load {
+            target: Some(target),
+            scope,
+            tokens,
+            start,
+            len,
+            ..
+        }) = load
+        else {
+            return;
+        };
+        if len == start {
+            return release(&mut *self.session, target);
+        }
+        if let Some(tier) = &mut self.disk {
+            tier.counts.hits += 1;
+            tier.counts.hit_tokens += (len - start) as u64;
+        }
+        let tokens = &tokens[..len];
+        self.cache.keep(&mut *self.session, &scope, tokens, target);
+    }
+
+    /// Ends loads whose requests are gone.
+    pub(crate) fn drop_loads_without_requests(&mut self) {
+        let Some(tier) = &self.disk else {
+            return;
+        };
+        let is_gone = |ordinal: &u64| !self.queue.iter().any(|waiting| waiting.ordinal == *ordinal);
+        let gone: Vec<u64> = tier.loads.keys().copied().filter(is_gone).collect();
+        for ordinal in gone {
+            self.finish_load(ordinal);
+        }
+    }
+
+    /// Ends a load so that what it imported can be evicted; returns whether there was one.
+    pub(crate) fn give_up_load(&mut self) -> bool {
+        let loads = self.disk.as_ref().map(|tier| &tier.loads);
+        let mut held = loads.into_iter().flatten();
+        let held = held.find(|(_, load)| load.target.is_some());
+        let Some((&ordinal, _)) = held else {
+            return false;
+        };
+        self.finish_load(ordinal);
+        true
+    }
+
+    /// Ends all loads without caching what they imported.
+    pub(crate) fn cancel_loads(&mut self) {
+        let Some(tier) = &mut self.disk else {
+            return;
+        };
+        let targets = std::mem::take(&mut tier.loads).into_values();
+        for target in targets.filter_map(|load| load.target) {
+            release(&mut *self.session, target);
+        }
+    }
+}

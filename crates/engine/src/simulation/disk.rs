@@ -1,0 +1,323 @@
+//! Prefixes on disk: engines come and go over one folder.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::time::Duration;
+
+use loquat_session::{Session, SessionError};
+use loquat_testkit::fake_session::{FakeOptions, FakeSession};
+use tempfile::TempDir;
+
+use super::harness::{Harness, alone, even_steps, greedy, prompt, recurrent, without_cache};
+use crate::disk_tier::BLOCK_TOKENS;
+use crate::{DiskOptions, DiskStats, Engine, EngineError, EngineOptions, GenerateRequest};
+
+fn options(folder: &Path) -> EngineOptions {
+    EngineOptions {
+        kv_disk: Some(DiskOptions {
+            folder: folder.to_owned(),
+            max_bytes: 1 << 30,
+            required: true,
+        }),
+        ..EngineOptions::default()
+    }
+}
+
+fn harness(folder: &Path) -> Harness {
+    Harness::new(even_steps(), options(folder))
+}
+
+impl Harness {
+    fn disk(&self) -> DiskStats {
+        self.engine.stats().disk
+    }
+
+    /// Turns until everything is written. The writer is a thread, so that turns need real time.
+    fn store(&mut self) {
+        self.turn_slowly("stored", |harness| {
+            harness.disk().pending_tokens == 0 && !harness.turn()
+        });
+    }
+
+    fn turn_slowly(&mut self, what: &str, mut done: impl FnMut(&mut Self) -> bool) {
+        for _ in 0..20_000 {
+            if done(self) {
+                return;
+            }
+            self.turn();
+            std::thread::sleep(Duration::from_micros(500));
+        }
+        panic!("never happened: {what}");
+    }
+
+    /// Its tokens and how many of its prompt were cached.
+    fn ask(&mut self, request: GenerateRequest) -> (Vec<u32>, usize) {
+        let reader = self.submit(request);
+        self.turn_slowly("its end", |harness| harness.readers[reader].has_ended());
+        let reader = &self.readers[reader];
+        (reader.ids(), reader.usage().cached_tokens)
+    }
+}
+
+fn blocks(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder)
+        .unwrap()
+        .map(|entry| entry.unwrap().path());
+    let mut blocks: Vec<PathBuf> = entries.collect();
+    blocks.sort();
+    blocks
+}
+
+/// Blocks of a prompt whose last token is computed in any case.
+fn whole(tokens: usize) -> usize {
+    (tokens - 1) / BLOCK_TOKENS * BLOCK_TOKENS
+}
+
+#[test]
+fn prefix_survives_restart() {
+    let folder = TempDir::new().unwrap();
+    let request = || greedy(&prompt(1, 300), 5);
+    let mut first = harness(folder.path());
+    assert_eq!(first.ask(request()), (alone(request()), 0));
+    first.store();
+    let stats = first.disk();
+    assert_eq!((stats.written_blocks, stats.hits), (4, 0), "{stats:?}");
+    // Killed: nothing is flushed.
+    std::mem::forget(first);
+
+    let mut second = harness(folder.path());
+    assert_eq!(second.ask(request()), (alone(request()), whole(300)));
+    let stats = second.disk();
+    assert_eq!((stats.hits, stats.hit_tokens), (1, whole(300) as u64));
+    // From memory from now on.
+    assert_eq!(second.ask(request()), (alone(request()), 299));
+    assert_eq!(second.disk().hits, 1);
+    second.assert_empty();
+}
+
+#[test]
+fn conversation_writes_only_new_blocks() {
+    let folder = TempDir::new().unwrap();
+    let mut said = prompt(1, 200);
+    let mut written = 0;
+    for turn in 0..5 {
+        let mut harness = harness(folder.path());
+        let (answer, cached) = harness.ask(greedy(&said, 30));
+        assert_eq!(answer, alone(greedy(&said, 30)));
+        assert_eq!(cached, if turn == 0 { 0 } else { whole(said.len() - 70) });
+        said.extend(answer);
+        harness.store();
+        written += harness.disk().written_blocks;
+        assert_eq!(written as usize, (said.len() - 1) / BLOCK_TOKENS);
+        said.extend(prompt(turn + 2, 70));
+    }
+}
+
+#[test]
+fn ending_engine_stores_what_is_left() {
+    let folder = TempDir::new().unwrap();
+    let session = FakeSession::new(FakeOptions::default());
+    let engine = Engine::start(Box::new(session), None, options(folder.path())).unwrap();
+    let request = || greedy(&prompt(1, 1000), 5);
+    let generation = engine.submit(request()).unwrap();
+    let answer = generation.collect_blocking().unwrap();
+    engine.drain(Duration::from_secs(60));
+    assert_eq!(blocks(folder.path()).len(), whole(1000) / BLOCK_TOKENS);
+
+    let session = FakeSession::new(FakeOptions::default());
+    let engine = Engine::start(Box::new(session), None, options(folder.path())).unwrap();
+    let again = engine
+        .submit(request())
+        .unwrap()
+        .collect_blocking()
+        .unwrap();
+    assert_eq!(again.ids(), answer.ids());
+    assert_eq!(again.usage.cached_tokens, whole(1000));
+}
+
+#[test]
+fn evicted_prefix_is_read_back() {
+    let folder = TempDir::new().unwrap();
+    let fake = FakeOptions {
+        kv_capacity: 512,
+        ..even_steps()
+    };
+    let mut harness = Harness::new(fake, options(folder.path()));
+    for kind in 0..4 {
+        harness.ask(greedy(&prompt(kind, 300), 5));
+        harness.store();
+    }
+    assert!(harness.engine.stats().cache.evictions >= 3);
+    assert_eq!(harness.disk().lost, 0);
+    let (answer, cached) = harness.ask(greedy(&prompt(0, 300), 5));
+    assert_eq!(
+        (answer, cached),
+        (alone(greedy(&prompt(0, 300), 5)), whole(300))
+    );
+    harness.assert_empty();
+}
+
+#[test]
+fn disk_continues_what_is_in_memory() {
+    let folder = TempDir::new().unwrap();
+    let long = || greedy(&prompt(1, 600), 5);
+    let mut first = harness(folder.path());
+    first.ask(long());
+    first.store();
+    drop(first);
+    let mut second = harness(folder.path());
+    second.ask(greedy(&prompt(1, 200), 5));
+    let computed = second.computed(|harness| {
+        assert_eq!(harness.ask(long()), (alone(long()), whole(600)));
+    });
+    assert_eq!(computed, 600 - whole(600) + 4);
+    second.assert_empty();
+}
+
+#[test]
+fn scopes_do_not_share_files() {
+    let folder = TempDir::new().unwrap();
+    let in_scope = |scope: Option<&str>| GenerateRequest {
+        cache_scope: scope.map(str::to_owned),
+        ..greedy(&prompt(1, 300), 5)
+    };
+    let mut first = harness(folder.path());
+    first.ask(in_scope(Some("a")));
+    first.store();
+    drop(first);
+    for (scope, cached) in [(Some("b"), 0), (None, 0), (Some("a"), whole(300))] {
+        let mut harness = harness(folder.path());
+        let answer = harness.ask(in_scope(scope));
+        assert_eq!(answer, (alone(in_scope(scope)), cached), "{scope:?}");
+    }
+}
+
+#[test]
+fn damaged_files_are_computed_again() {
+    let folder = TempDir::new().unwrap();
+    let request = || greedy(&prompt(1, 300), 5);
+    let expected = alone(request());
+    let mut first = harness(folder.path());
+    first.ask(request());
+    first.store();
+    drop(first);
+    let whole_files: Vec<_> = blocks(folder.path())
+        .into_iter()
+        .map(|path| (fs::read(&path).unwrap(), path))
+        .collect();
+    let mut random = super::rng::SeededRng::new(1);
+    for trial in 0..200 {
+        for (bytes, path) in &whole_files {
+            fs::write(path, bytes).unwrap();
+        }
+        let (bytes, path) = random.pick(&whole_files);
+        let mut damaged = bytes.clone();
+        let at = random.number(0..=bytes.len() - 1);
+        if trial % 5 == 0 {
+            damaged.truncate(at);
+        } else {
+            damaged[at] ^= random.number(1..=255) as u8;
+        }
+        fs::write(path, damaged).unwrap();
+        let mut harness = harness(folder.path());
+        let (answer, cached) = harness.ask(request());
+        assert_eq!(answer, expected, "trial {trial}");
+        assert!(cached < whole(300), "trial {trial}: {cached}");
+    }
+}
+
+#[test]
+fn cancelled_loads_leave_nothing() {
+    let request = || greedy(&prompt(1, 2000), 5);
+    for turns in 0..8 {
+        let folder = TempDir::new().unwrap();
+        let mut first = harness(folder.path());
+        first.ask(request());
+        first.store();
+        drop(first);
+        let mut second = harness(folder.path());
+        let reader = second.submit(request());
+        for _ in 0..turns {
+            second.turn();
+            std::thread::sleep(Duration::from_micros(200));
+        }
+        second.readers[reader].generation = None;
+        second.turn_slowly("its end", |harness| {
+            let totals = harness.engine.stats().totals;
+            totals.cancelled + totals.finished == 1
+        });
+        assert_eq!(second.ask(request()).0, alone(request()));
+        second.store();
+        second.assert_empty();
+    }
+}
+
+#[test]
+fn clearing_the_cache_removes_files() {
+    let folder = TempDir::new().unwrap();
+    let mut harness = harness(folder.path());
+    harness.ask(greedy(&prompt(1, 300), 5));
+    harness.store();
+    harness.engine.clear_cache();
+    harness.turn();
+    harness.turn_slowly("an empty folder", |_| blocks(folder.path()).is_empty());
+}
+
+#[test]
+fn busy_engine_stores_between_steps() {
+    let folder = TempDir::new().unwrap();
+    let mut harness = harness(folder.path());
+    harness.ask(greedy(&prompt(1, 300), 5));
+    // Never idle: a stream runs until everything is written.
+    let stream = harness.submit(greedy(&prompt(2, 10), 2000));
+    harness.turn_slowly("stored under load", |harness| {
+        harness.disk().written_blocks >= 4
+    });
+    assert!(!harness.readers[stream].has_ended());
+}
+
+#[test]
+fn sessions_that_cannot_are_refused_or_go_without() {
+    let folder = TempDir::new().unwrap();
+    let start = |fake: FakeOptions, options: EngineOptions| {
+        Engine::start(Box::new(FakeSession::new(fake)), None, options)
+    };
+    let refused = |fake, options| match start(fake, options) {
+        Err(error) => error.to_string(),
+        Ok(_) => panic!("accepted"),
+    };
+    let message = refused(recurrent(), options(folder.path()));
+    assert!(
+        message.contains("`kv_disk`") && message.contains("recurrent"),
+        "{message}"
+    );
+    let off = EngineOptions {
+        kv_disk: options(folder.path()).kv_disk,
+        ..without_cache()
+    };
+    let message = refused(even_steps(), off);
+    assert!(message.contains("prefix cache is off"), "{message}");
+    let file = folder.path().join("file");
+    fs::write(&file, "").unwrap();
+    let message = refused(even_steps(), options(&file));
+    assert!(
+        message.contains("`kv_disk`") && message.contains("folder"),
+        "{message}"
+    );
+
+    let mut optional = options(folder.path());
+    if let Some(disk) = &mut optional.kv_disk {
+        disk.required = false;
+    }
+    let engine = start(recurrent(), optional).unwrap();
+    assert_eq!(engine.stats().disk, DiskStats::default());
+}
+
+#[test]
+fn fake_without_ranges_says_so() {
+    let session = FakeSession::new(recurrent());
+    let refused = session.range_fingerprint();
+    assert!(matches!(refused, Err(SessionError::Unsupported(_))));
+    let error: EngineError = refused.unwrap_err().into();
+    assert!(error.to_string().contains("recurrent"));
+}

@@ -1,0 +1,26 @@
+//! Blocks of computed keys and values in files, so that prefixes survive eviction and restarts.
+//!
+//! A block is a fixed number of tokens of a prompt. Its name is a hash of these tokens, of all
+//! tokens before them and of everything else that its bytes depend on ([`BlockKey`]), so a file that
+//! is found is the right one, and conversations that begin the same share files. Two threads of
+//! the cache read and write; no call but [`DiskCache::flush`] waits for the disk.
+//!
+//! Several processes may use one folder: files appear whole or not at all, a reader that finds a
+//! file gone computes instead, and each process counts what all of them wrote.
+//!
+//! Not here: what the bytes mean (`session`), which sequences are stored and when (`engine`).
+#![deny(missing_docs)]
+
+mod block_file;
+mod checksum;
+mod folder;
+mod key;
+mod reader;
+mod stats;
+mod store;
+mod writer;
+
+pub use key::{BlockKey, PrefixIdentity};
+pub use reader::{BlockLoad, LoadEvent, Worth};
+pub use stats::DiskStats;
+pub use store::{Block, DiskCache, DiskOptions};

@@ -1,0 +1,201 @@
+//! A cache on disk as its user sees it.
+
+use std::collections::HashSet;
+use std::fmt;
+use std::io;
+use std::path::PathBuf;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::mpsc::{self, Sender};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::thread::JoinHandle;
+use std::time::Duration;
+
+use crate::BlockKey;
+use crate::folder::Folder;
+use crate::reader::{self, BlockLoad, Requests, Worth};
+use crate::stats::{Counters, DiskStats};
+use crate::writer::{self, WriteCommand};
+
+/// Blocks that may wait for the writer.
+const MAX_QUEUED: usize = 4;
+
+/// Where blocks are kept, and how many bytes of them.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct DiskOptions {
+    /// Created if it does not exist, for its owner only.
+    pub folder: PathBuf,
+    /// Of all files in the folder, whoever wrote them.
+    pub max_bytes: u64,
+    /// Whether a user who cannot use it refuses to start, instead of going on without it.
+    pub required: bool,
+}
+
+/// A block to write.
+#[derive(Debug)]
+pub struct Block {
+    /// Its name.
+    pub key: BlockKey,
+    /// The session's bytes.
+    pub contents: Vec<u8>,
+    /// Prompt tokens that the model computes per second; 0 if not measured.
+    pub prompt_speed: u64,
+}
+
+/// What the threads share.
+pub(crate) struct Shared {
+    pub folder: Folder,
+    pub max_bytes: u64,
+    pub model: u64,
+    pub block_tokens: usize,
+    pub counters: Counters,
+    /// Called when something was read or written.
+    pub wake: Box<dyn Fn() + Send + Sync>,
+    /// Blocks that wait for the writer.
+    pub queued: AtomicUsize,
+    /// Blocks that exist or wait for the writer, as far as this process knows.
+    known: Mutex<HashSet<BlockKey>>,
+}
+
+impl Shared {
+    fn known(&self) -> MutexGuard<'_, HashSet<BlockKey>> {
+        self.known.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub fn learn(&self, keys: impl IntoIterator<Item = BlockKey>) {
+        self.known().extend(keys);
+    }
+
+    pub fn forget(&self, key: &BlockKey) {
+        self.known().remove(key);
+    }
+}
+
+/// The blocks of one model in a folder. Dropping it writes what waits and ends its threads.
+pub struct DiskCache {
+    shared: Arc<Shared>,
+    reads: Option<Requests>,
+    writes: Option<Sender<WriteCommand>>,
+    threads: Vec<JoinHandle<()>>,
+}
+
+impl DiskCache {
+    /// Starts the threads. `model` is a fingerprint of the session, and `wake` is called, from the
+    /// threads, when a load has an event or a block was written.
+    pub fn open(
+        options: &DiskOptions,
+        (model, block_tokens): (u64, usize),
+        wake: impl Fn() + Send + Sync + 'static,
+    ) -> io::Result<Self> {
+        let shared = Arc::new(Shared {
+            folder: Folder::open(&options.folder)?,
+            max_bytes: options.max_bytes,
+            model,
+            block_tokens,
+            counters: Counters::default(),
+            wake: Box::new(wake),
+            queued: AtomicUsize::new(0),
+            known: Mutex::default(),
+        });
+        let (reads, requests) = mpsc::channel();
+        let (writes, commands) = mpsc::channel();
+        let own = Arc::clone(&shared);
+        let reader = spawn("loquat-kv-read", move || reader::run(&own, &requests))?;
+        let own = Arc::clone(&shared);
+        let writer = spawn("loquat-kv-write", move || writer::run(&own, &commands))?;
+        Ok(Self {
+            shared,
+            reads: Some(reads),
+            writes: Some(writes),
+            threads: vec![reader, writer],
+        })
+    }
+
+    /// Finds the longest run of `keys`, from the first on, and reads it if that is worth it.
+    pub fn load(&self, keys: Vec<BlockKey>, worth: Worth) -> BlockLoad {
+        let (request, load) = reader::request(keys, worth);
+        if let Some(reads) = &self.reads {
+            // The load ends at once if the thread is gone.
+            let _ = reads.send(request);
+        }
+        load
+    }
+
+    /// Whether the block exists or waits for the writer, as far as this process knows.
+    pub fn contains(&self, key: &BlockKey) -> bool {
+        self.shared.known().contains(key)
+    }
+
+    /// Whether the writer takes another block without much waiting in memory.
+    pub fn has_room(&self) -> bool {
+        self.queued() < MAX_QUEUED
+    }
+
+    /// Blocks that wait for the writer.
+    pub fn queued(&self) -> usize {
+        self.shared.queued.load(Ordering::SeqCst)
+    }
+
+    /// Queues a block.
+    pub fn write(&self, block: Block) {
+        self.shared.learn([block.key]);
+        self.shared.queued.fetch_add(1, Ordering::SeqCst);
+        self.command(WriteCommand::Write(block));
+    }
+
+    /// Marks the blocks of a prefix as used, in the order of the prefix.
+    pub fn touch(&self, keys: Vec<BlockKey>) {
+        self.command(WriteCommand::Touch(keys));
+    }
+
+    /// Removes all blocks of the model, whoever wrote them.
+    pub fn clear(&self) {
+        self.command(WriteCommand::Clear);
+    }
+
+    /// Waits until all queued blocks are written; `false` if that takes longer than `patience`.
+    pub fn flush(&self, patience: Duration) -> bool {
+        let (sender, done) = mpsc::channel();
+        self.command(WriteCommand::Flush(sender));
+        !matches!(
+            done.recv_timeout(patience),
+            Err(mpsc::RecvTimeoutError::Timeout)
+        )
+    }
+
+    fn command(&self, command: WriteCommand) {
+        if let Some(writes) = &self.writes {
+            // Fails only if the thread is gone.
+            let _ = writes.send(command);
+        }
+    }
+
+    /// Counts so far.
+    pub fn stats(&self) -> DiskStats {
+        self.shared.counters.read(self.shared.max_bytes)
+    }
+}
+
+impl Drop for DiskCache {
+    fn drop(&mut self) {
+        (self.reads, self.writes) = (None, None);
+        for thread in self.threads.drain(..) {
+            if thread.join().is_err() {
+                tracing::error!("a thread of the cache on disk panicked");
+            }
+        }
+    }
+}
+
+impl fmt::Debug for DiskCache {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DiskCache")
+            .field("stats", &self.stats())
+            .finish_non_exhaustive()
+    }
+}
+
+fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<JoinHandle<()>> {
+    std::thread::Builder::new()
+        .name(name.to_owned())
+        .spawn(work)
+}

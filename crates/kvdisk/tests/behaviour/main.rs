@@ -1,0 +1,348 @@
+//! The cache on disk through its public interface.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::sync::mpsc;
+use std::time::{Duration, Instant};
+
+use loquat_kvdisk::{
+    Block, BlockKey, BlockLoad, DiskCache, DiskOptions, DiskStats, LoadEvent, PrefixIdentity, Worth,
+};
+use tempfile::TempDir;
+
+const MODEL: u64 = 7;
+const TOKENS: usize = 4;
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn keys(scope: Option<&str>, tokens: &[u32]) -> Vec<BlockKey> {
+    let identity = PrefixIdentity {
+        model: MODEL,
+        block_tokens: TOKENS,
+        scope,
+        adapters: &[],
+    };
+    identity.root().chain(tokens, TOKENS)
+}
+
+fn numbered(kind: u32, blocks: usize) -> Vec<BlockKey> {
+    let tokens: Vec<u32> = (0..(blocks * TOKENS) as u32)
+        .map(|at| at + 1000 * kind)
+        .collect();
+    keys(None, &tokens)
+}
+
+fn contents(key: &BlockKey) -> Vec<u8> {
+    key.to_string().repeat(16).into_bytes()
+}
+
+/// A cache whose wake-ups can be waited for.
+struct Fixture {
+    cache: DiskCache,
+    woken: mpsc::Receiver<()>,
+}
+
+impl Fixture {
+    fn open(folder: &Path, max_bytes: u64) -> Self {
+        Self::of_model(folder, max_bytes, MODEL)
+    }
+
+    fn of_model(folder: &Path, max_bytes: u64, model: u64) -> Self {
+        let (sender, woken) = mpsc::channel();
+        let options = DiskOptions {
+            folder: folder.to_owned(),
+            max_bytes,
+            required: true,
+        };
+        let wake = move || _ = sender.send(());
+        let cache = DiskCache::open(&options, (model, TOKENS), wake).expect("it opens");
+        Self { cache, woken }
+    }
+
+    fn write(&self, keys: &[BlockKey]) {
+        for key in keys {
+            self.cache.write(Block {
+                key: *key,
+                contents: contents(key),
+                prompt_speed: 0,
+            });
+        }
+        assert!(self.cache.flush(PATIENCE));
+    }
+
+    fn next(&self, load: &BlockLoad) -> LoadEvent {
+        let deadline = Instant::now() + PATIENCE;
+        loop {
+            match load.try_next() {
+                LoadEvent::Pending => {
+                    assert!(Instant::now() < deadline, "nothing arrives");
+                    let _ = self.woken.recv_timeout(Duration::from_millis(20));
+                }
+                event => return event,
+            }
+        }
+    }
+
+    fn load(&self, keys: &[BlockKey], worth: Worth) -> Vec<Vec<u8>> {
+        let load = self.cache.load(keys.to_vec(), worth);
+        let mut blocks = Vec::new();
+        while let LoadEvent::Block(block) = self.next(&load) {
+            blocks.push(block);
+        }
+        blocks
+    }
+
+    /// How many of the blocks are read; asserts that they are the right ones.
+    fn found(&self, keys: &[BlockKey]) -> usize {
+        let blocks = self.load(keys, Worth::default());
+        let expected: Vec<_> = keys.iter().map(contents).take(blocks.len()).collect();
+        assert_eq!(blocks, expected);
+        blocks.len()
+    }
+
+    fn stats(&self) -> DiskStats {
+        self.cache.stats()
+    }
+}
+
+fn files(folder: &Path) -> Vec<PathBuf> {
+    let entries = fs::read_dir(folder).unwrap();
+    entries.map(|entry| entry.unwrap().path()).collect()
+}
+
+fn file_of(folder: &Path, key: &BlockKey) -> PathBuf {
+    folder.join(format!("{key}.kvblock"))
+}
+
+#[test]
+fn blocks_survive_and_are_found_in_order() {
+    let folder = TempDir::new().unwrap();
+    let chain = numbered(1, 5);
+    Fixture::open(folder.path(), 1 << 20).write(&chain[..4]);
+    let cache = Fixture::open(folder.path(), 1 << 20);
+    assert_eq!(cache.found(&chain), 4);
+    assert_eq!(cache.found(&chain[2..]), 2, "from the middle on");
+    assert_eq!(cache.found(&numbered(2, 5)), 0);
+    fs::remove_file(file_of(folder.path(), &chain[1])).unwrap();
+    assert_eq!(cache.found(&chain), 1, "up to the first that is missing");
+    // Learned from the folder, and unlearned.
+    assert!(cache.cache.contains(&chain[0]));
+    assert!(!cache.cache.contains(&chain[1]));
+}
+
+#[test]
+fn scopes_have_different_files() {
+    let folder = TempDir::new().unwrap();
+    let cache = Fixture::open(folder.path(), 1 << 20);
+    let tokens: Vec<u32> = (0..8).collect();
+    cache.write(&keys(Some("a"), &tokens));
+    assert_eq!(cache.found(&keys(Some("a"), &tokens)), 2);
+    for other in [Some("b"), Some(""), None] {
+        assert_eq!(cache.found(&keys(other, &tokens)), 0, "{other:?}");
+    }
+}
+
+#[cfg(unix)]
+#[test]
+fn only_the_owner_may_read() {
+    use std::os::unix::fs::PermissionsExt;
+    let parent = TempDir::new().unwrap();
+    let folder = parent.path().join("deep/kv");
+    Fixture::open(&folder, 1 << 20).write(&numbered(1, 2));
+    let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
+    assert_eq!(mode(&folder), 0o700);
+    assert_eq!(files(&folder).len(), 2);
+    for file in files(&folder) {
+        assert_eq!(mode(&file), 0o600);
+    }
+}
+
+#[test]
+fn least_recently_used_blocks_are_removed_first() {
+    let folder = TempDir::new().unwrap();
+    let (a, b, c) = (numbered(1, 4), numbered(2, 4), numbered(3, 4));
+    let probe = Fixture::open(folder.path(), 1 << 30);
+    probe.write(&a);
+    let size = probe.stats().bytes / 4;
+    drop(probe);
+    let cache = Fixture::open(folder.path(), 9 * size);
+    std::thread::sleep(Duration::from_millis(20));
+    cache.write(&b);
+    std::thread::sleep(Duration::from_millis(20));
+    cache.cache.touch(a.clone());
+    cache.write(&c);
+    assert!(cache.stats().bytes <= 9 * size, "{:?}", cache.stats());
+    assert_eq!(files(folder.path()).len(), 9);
+    assert_eq!(cache.stats().evicted_blocks, 3);
+    assert_eq!((cache.found(&a), cache.found(&c)), (4, 4));
+    // Not the first block: the others would be useless without it.
+    cache.cache.touch(b.clone());
+    cache.write(&numbered(4, 1));
+    assert_eq!(files(folder.path()).len(), 9);
+}
+
+#[test]
+fn later_blocks_of_a_prefix_are_removed_first() {
+    let folder = TempDir::new().unwrap();
+    let chain = numbered(1, 6);
+    let probe = Fixture::open(folder.path(), 1 << 30);
+    probe.write(&chain);
+    probe.cache.touch(chain.clone());
+    assert!(probe.cache.flush(PATIENCE));
+    let size = probe.stats().bytes / 6;
+    drop(probe);
+    let cache = Fixture::open(folder.path(), 6 * size);
+    cache.write(&numbered(2, 2));
+    assert_eq!(cache.found(&chain), 4);
+}
+
+#[test]
+fn damaged_files_are_removed_and_not_used() {
+    let folder = TempDir::new().unwrap();
+    let chain = numbered(1, 2);
+    let cache = Fixture::open(folder.path(), 1 << 20);
+    let second = file_of(folder.path(), &chain[1]);
+    cache.write(&chain);
+    let whole = fs::read(&second).unwrap();
+    let mut seed = 1u64;
+    let mut random = |below: usize| {
+        seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (seed >> 33) as usize % below
+    };
+    for trial in 0..200 {
+        let mut damaged = whole.clone();
+        match trial % 4 {
+            0 => damaged.truncate(random(whole.len())),
+            1 => damaged.extend(vec![0; 1 + random(100)]),
+            _ => {
+                let at = random(whole.len());
+                damaged[at] ^= 1 + random(255) as u8;
+            }
+        }
+        fs::write(&second, &damaged).unwrap();
+        assert_eq!(cache.found(&chain), 1, "trial {trial}");
+        // A file of a later version of the format stays.
+        let newer = damaged.get(7).is_some_and(|version| *version > whole[7]);
+        assert_eq!(
+            second.exists(),
+            newer && damaged.len() > 80,
+            "trial {trial}"
+        );
+    }
+    cache.write(&chain);
+    fs::write(&second, &whole).unwrap();
+    assert_eq!(cache.found(&chain), 2);
+    assert!(cache.stats().damaged_blocks >= 150, "{:?}", cache.stats());
+}
+
+#[test]
+fn files_of_others_are_not_used() {
+    let folder = TempDir::new().unwrap();
+    let chain = numbered(1, 2);
+    let cache = Fixture::open(folder.path(), 1 << 20);
+    cache.write(&chain);
+    // One block under the name of another.
+    let (first, second) = (
+        file_of(folder.path(), &chain[0]),
+        file_of(folder.path(), &chain[1]),
+    );
+    fs::copy(&first, &second).unwrap();
+    assert_eq!(cache.found(&chain), 1);
+    assert!(!second.exists());
+    // The same name, another model.
+    let foreign = Fixture::of_model(folder.path(), 1 << 20, MODEL + 1);
+    assert_eq!(foreign.found(&chain), 0);
+    assert!(!first.exists());
+    // What is not ours is neither counted nor removed.
+    let note = folder.path().join("note.txt");
+    fs::write(&note, vec![0; 1 << 20]).unwrap();
+    let tiny = Fixture::open(folder.path(), 3000);
+    tiny.write(&numbered(2, 8));
+    assert!(note.exists());
+    assert!(tiny.stats().bytes <= 3000);
+}
+
+#[test]
+fn clearing_removes_only_the_own_model() {
+    let folder = TempDir::new().unwrap();
+    let (own, other) = (numbered(1, 3), numbered(2, 3));
+    let (cache, foreign) = (
+        Fixture::open(folder.path(), 1 << 20),
+        Fixture::of_model(folder.path(), 1 << 20, MODEL + 1),
+    );
+    cache.write(&own);
+    foreign.write(&other);
+    cache.cache.clear();
+    assert!(cache.cache.flush(PATIENCE));
+    assert_eq!((cache.found(&own), foreign.found(&other)), (0, 3));
+    assert!(!cache.cache.contains(&own[0]));
+}
+
+#[test]
+fn failed_writes_lose_nothing_else() {
+    let folder = TempDir::new().unwrap();
+    let path = folder.path().join("kv");
+    let cache = Fixture::open(&path, 1 << 20);
+    let chain = numbered(1, 3);
+    cache.write(&chain[..1]);
+    // As on a full disk: no file can be created.
+    let aside = folder.path().join("aside");
+    fs::rename(&path, &aside).unwrap();
+    cache.write(&chain[1..2]);
+    assert_eq!(cache.stats().failed_writes, 1);
+    assert!(!cache.cache.contains(&chain[1]), "it may be written later");
+    fs::rename(&aside, &path).unwrap();
+    cache.write(&chain[1..]);
+    assert_eq!(cache.found(&chain), 3);
+    // Larger than the limit.
+    let small = Fixture::open(&path, 100);
+    small.write(&numbered(2, 1));
+    assert_eq!(small.stats().failed_writes, 1);
+    assert_eq!(cache.found(&chain), 3, "it removed nothing");
+}
+
+#[test]
+fn slow_reading_is_not_worth_it() {
+    let folder = TempDir::new().unwrap();
+    let chain = numbered(1, 4);
+    let cache = Fixture::open(folder.path(), 1 << 20);
+    cache.write(&chain);
+    let worth = |prompt_speed: f64| Worth {
+        prompt_speed: Some(prompt_speed),
+        import_speed: Some(1e9),
+    };
+    // Nothing was read yet: reading measures it.
+    assert_eq!(cache.load(&chain, worth(1e12)).len(), 4);
+    assert_eq!(cache.load(&chain, worth(1e12)).len(), 0);
+    assert_eq!(cache.stats().slower, 1);
+    assert_eq!(cache.load(&chain, worth(1e-3)).len(), 4);
+}
+
+#[test]
+fn processes_share_a_folder() {
+    let folder = TempDir::new().unwrap();
+    let limit = 64 << 10;
+    let path = folder.path();
+    std::thread::scope(|scope| {
+        for kind in 0..4 {
+            scope.spawn(move || {
+                let cache = Fixture::open(path, limit);
+                // Two of them write the same blocks.
+                let chain = numbered(kind / 2, 100);
+                for part in chain.chunks(5) {
+                    cache.write(part);
+                    // Contents are asserted; how many there are depends on the others.
+                    cache.found(&chain);
+                }
+                assert_eq!(cache.stats().damaged_blocks, 0);
+            });
+        }
+    });
+    let bytes: u64 = files(path)
+        .iter()
+        .map(|file| fs::metadata(file).unwrap().len())
+        .sum();
+    // Each counts again after a sixteenth of the limit.
+    assert!(bytes <= limit + limit / 4, "{bytes}");
+    let whole = |file: &PathBuf| file.extension().is_some_and(|name| name == "kvblock");
+    assert!(files(path).iter().all(whole), "{:?}", files(path));
+}
