@@ -98,6 +98,11 @@ fn seconds(text: &str) -> Option<u64> {
     u64::try_from(timestamp.as_second()).ok()
 }
 
+/// A size in bytes.
+pub fn disk_size(text: &str) -> Result<u64, String> {
+    units::size(text).ok_or_else(|| "must be a size such as 10GiB".to_owned())
+}
+
 #[cfg(test)]
 mod tests {
     use serde_json::json;
@@ -186,9 +191,4 @@ mod tests {
             assert!(date(text).unwrap_err().contains("such as"), "{text}");
         }
     }
-}
-
-/// A size in bytes.
-pub fn disk_size(text: &str) -> Result<u64, String> {
-    units::size(text).ok_or_else(|| "must be a size such as 10GiB".to_owned())
 }
