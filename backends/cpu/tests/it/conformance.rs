@@ -73,7 +73,7 @@ fn quantized_checkpoints_conform() {
     }
 }
 
-fn is_latent(folder: &Path) -> bool {
+pub fn is_latent(folder: &Path) -> bool {
     let spec = goldens::source(folder).unwrap().spec;
     spec.mixers()
         .any(|(_, mixer)| matches!(mixer, Mixer::Latent(_)))
@@ -394,7 +394,13 @@ fn logits(backend: &CpuBackend, folder: &Path, precision: Precision, threads: us
     logits_of(backend, folder, precision, threads, None)
 }
 
-fn logits_of(
+/// Longer than the windows of all goldens.
+pub fn prompt(vocab: u32) -> Vec<u32> {
+    (0..70).map(|i| i * 37 % vocab).collect()
+}
+
+/// The bits of the logits of every position of [`prompt`].
+pub fn logits_of(
     backend: &CpuBackend,
     folder: &Path,
     precision: Precision,
@@ -411,9 +417,10 @@ fn logits_of(
     let vocab = source.spec.vocab_size as u32;
     let mut session = backend.open(source, &options, &mut |_| {}).unwrap();
     let sequence = session.create().unwrap();
-    let tokens: Vec<u32> = (0..70).map(|i| i * 37 % vocab).collect();
+    let tokens = prompt(vocab);
     let (mut batch, mut output) = (StepBatch::default(), StepOutput::default());
-    batch.push(sequence, &tokens, Emit::Logits { positions: 70 });
+    let positions = tokens.len();
+    batch.push(sequence, &tokens, Emit::Logits { positions });
     session.step(&batch, &mut output).unwrap();
     output
         .all_logits_mut()

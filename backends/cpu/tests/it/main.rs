@@ -7,6 +7,7 @@ mod conformance;
 mod damaged_models;
 mod gguf_round_trip;
 mod hidden_states;
+mod kv_drift;
 mod many_threads;
 mod quantized_towers;
 mod recurrent_state;
