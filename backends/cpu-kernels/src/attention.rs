@@ -625,9 +625,10 @@ fn mix_keys<T: PlainElement>(
     }
 }
 
-/// Prefetches values: pages are not contiguous, so the hardware does not predict the next.
+/// Prefetches values that the hardware does not predict, because they are not contiguous with those
+/// that are read before.
 #[inline(always)]
-pub(super) fn prefetch<T>(values: &[T]) {
+pub fn prefetch<T>(values: &[T]) {
     const LINE: usize = 64;
     #[cfg(target_arch = "x86_64")]
     for at in (0..size_of_val(values)).step_by(LINE) {

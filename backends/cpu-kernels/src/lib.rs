@@ -40,7 +40,7 @@ mod tile_walk;
 
 pub use attention::{
     AttendArgs, AttendQuery, HeadCodes, HeadLayout, HeadPages, MAX_QUERIES, PIECE, piece_len,
-    pieces,
+    pieces, prefetch,
 };
 pub use dense::{
     AttendDense, DENSE_QUERIES, DENSE_TILE, DenseArgs, DenseLayout, DenseProducts, DenseScratch,

@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use loquat_cpu_kernels::{Kernels, LANES, PlainOut};
+use loquat_cpu_kernels::{Kernels, LANES, PlainOut, prefetch};
 use loquat_session::AdapterLimits;
 use loquat_spec::{FeedForward, Inner, Mixer, ModelSpec};
 use smallvec::SmallVec;
@@ -180,6 +180,7 @@ pub fn multiply_adapted<'a>(
                 };
                 for tile in tiles.clone() {
                     add.add_tile(own.clone(), tile);
+                    add.prefetch(tile + tiles.len());
                 }
             }
         });
@@ -335,6 +336,15 @@ struct OutputTask<'a> {
 }
 
 impl OutputTask<'_> {
+    /// Requests a tile's factors, which are needed after the model's tile has been multiplied.
+    fn prefetch(&self, tile: usize) {
+        if tile * LANES < self.product.cols() {
+            for factors in self.factors {
+                prefetch(factors.b(tile).bytes);
+            }
+        }
+    }
+
     /// Adds to sixteen columns of some of the product's rows, which are the units' too.
     fn add_tile(&self, rows: Range<usize>, tile: usize) {
         let cols = self.product.cols();
