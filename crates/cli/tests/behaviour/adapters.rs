@@ -170,7 +170,7 @@ fn hub_adapter_is_kept_like_a_model() {
         "{listed}"
     );
     assert!(!listed.contains("never"), "{listed}");
-    let verified = hub.run(&["verify"]).quiet();
+    let verified = hub.run(&["verify"]).text();
     assert_eq!(verified, "tiny/poet: valid\n");
     let shown = hub.run(&["show", "tiny/poet"]).quiet();
     assert!(shown.contains("safetensors adapter, "), "{shown}");
@@ -197,7 +197,7 @@ fn hub_adapter_is_kept_like_a_model() {
         "tiny/poet",
     ])
     .refused(3, &["tiny/poet", "offline"]);
-    let pulled = hub.run(&["pull", "tiny/poet"]).quiet();
+    let pulled = hub.run(&["pull", "tiny/poet"]).text();
     assert!(pulled.starts_with("tiny/poet is at "), "{pulled}");
 }
 
