@@ -87,7 +87,7 @@ impl Reach {
     pub fn first_seen(self, position: usize) -> usize {
         match self {
             Reach::All => 0,
-            Reach::Window(window) => (position + 1).saturating_sub(window),
+            Reach::Window(window) => position.saturating_add(1).saturating_sub(window),
             Reach::Chunk(chunk) => position / chunk * chunk,
         }
     }

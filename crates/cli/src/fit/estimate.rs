@@ -201,11 +201,11 @@ mod tests {
 
     #[test]
     fn memory_decides_fit_and_context() {
-        // 4.8 GB of weights, 0.82 GB of KV.
+        // 4.8 GB of weights, 0.82 GB of KV; contexts are whole pages.
         for (memory, asked, fits, roomy) in [
-            (Some(10 * GB), None, Fits::Well, 27000),
+            (Some(10 * GB), None, Fits::Well, 26976),
             (Some(100 * GB), None, Fits::Well, 32768),
-            (Some(7 * GB), None, Fits::Tightly, 4500),
+            (Some(7 * GB), None, Fits::Tightly, 4480),
             (Some(6 * GB), None, Fits::Tightly, 0),
             (Some(5 * GB), None, Fits::No, 0),
             (None, None, Fits::Unknown, 32768),

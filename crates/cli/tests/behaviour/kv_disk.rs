@@ -220,11 +220,11 @@ fn keys_never_read_each_others_files() {
 }
 
 #[test]
-fn models_without_ranges_are_refused_or_served_without() {
-    let (cache, model) = (TempDir::new().unwrap(), golden("mamba2"));
+fn models_whose_windows_free_memory_are_refused_or_served_without() {
+    let (cache, model) = (TempDir::new().unwrap(), golden("gemma3_text"));
     let serving = Serving::start_in(cache.path(), &[&model]);
     serving.wait_until("/health/ready", "HTTP/1.1 200");
     assert_eq!(metric(&serving, "loquat_kv_disk_limit_bytes"), 0.0);
     drop(serving);
-    loquat(["run", &model, "hi", "--raw", "--kv-disk=1GiB"]).refused(1, &["kv_disk", "recurrent"]);
+    loquat(["run", &model, "hi", "--kv-disk=1GiB"]).refused(4, &["kv_disk", "windows"]);
 }
