@@ -1,2 +1,13 @@
 //! The CUDA backend.
+
+pub mod device;
+pub mod interpret;
+mod interpreted;
+mod lower;
+mod open;
 pub mod ops;
+mod session;
+mod storage;
+mod tables;
+
+pub use interpreted::InterpretedBackend;
