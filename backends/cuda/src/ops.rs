@@ -628,12 +628,26 @@ pub struct CombineExperts {
 pub struct Gather {
     pub input: Address,
     pub out: Address,
-    /// `u32[]`
+    /// `u32[]`; none: [`Tables::emitted`].
     pub index: Address,
     pub input_stride: u32,
     pub out_stride: u32,
     pub len: u32,
     pub reserved: u32,
+}
+
+/// Copies `parts` vectors of `len` within each token, which lie `input_step` and `out_step` apart.
+#[repr(C)]
+#[derive(Debug, Clone, Copy, PartialEq)]
+pub struct CopyParts {
+    pub input: Address,
+    pub out: Address,
+    pub input_stride: u32,
+    pub out_stride: u32,
+    pub parts: u32,
+    pub input_step: u32,
+    pub out_step: u32,
+    pub len: u32,
 }
 
 /// `logits = softcap(logits * scale)`
@@ -725,6 +739,7 @@ operations!(
     ExpertLinear,
     CombineExperts,
     Gather,
+    CopyParts,
     FinishLogits,
     Largest,
 );
