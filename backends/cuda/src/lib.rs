@@ -3,6 +3,7 @@
 pub mod device;
 pub mod interpret;
 mod interpreted;
+pub mod launch;
 mod lower;
 mod open;
 pub mod ops;
