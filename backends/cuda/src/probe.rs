@@ -46,6 +46,9 @@ fn describe(device: &DeviceInfo) -> Device {
         kind: DeviceKind::Gpu,
         label: label(device),
         memory_bytes: Some(device.total_memory),
+        memory_bytes_per_second: device
+            .memory_bandwidth_bytes_per_s
+            .map(|bandwidth| bandwidth as u64),
     }
 }
 
@@ -184,7 +187,9 @@ mod tests {
         let found = usable(vec![device(0, 7, 5), device(1, 9, 0)], check).unwrap();
         assert_eq!(found.len(), 1);
         assert_eq!(found[0].ordinal, 1);
-        assert_eq!(describe(&found[0]).label, "cuda 13.0 (Some GPU)");
+        let described = describe(&found[0]);
+        assert_eq!(described.label, "cuda 13.0 (Some GPU)");
+        assert_eq!(described.memory_bytes_per_second, Some(4_800_000_000_000));
         let refused = usable(vec![device(0, 7, 5), device(1, 8, 0)], check).unwrap_err();
         assert!(refused.to_string().contains("7.5"), "{refused}");
         let absent = usable(Vec::new(), check).unwrap_err();
