@@ -125,8 +125,8 @@ struct Softmax {
         __syncthreads();
     }
 
-    // Computes the scores of slots `begin` to `end`, whose keys are `key_step` apart, and raises the
-    // maximum to theirs. Returns the factor for sums so far. `weight` receives those of the slots
+    // Computes the scores of slots `begin` to `end`, whose keys are `key_step` apart, and raises
+    // the maximum to theirs. Returns the factor for sums so far. `weight` receives those of the slots
     // `2 * lane` and the next; they are zero outside the range.
     template <class E>
     __device__ float

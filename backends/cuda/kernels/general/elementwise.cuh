@@ -93,8 +93,8 @@ extern "C" __global__ void __launch_bounds__(SPAN_THREADS)
     }
 }
 
-// Sine and cosine within 2e-7. `sincosf` reduces large angles through local memory; a product in f64
-// does without.
+// Sine and cosine within 2e-7. `sincosf` reduces large angles through local memory; a product in
+// f64 does without.
 __device__ inline void sine_and_cosine(float angle, float *sine, float *cosine) {
     double half_turns = (double)angle * 0.31830988618379067;
     double reduced = half_turns - 2 * rint(half_turns / 2);

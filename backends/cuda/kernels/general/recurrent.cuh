@@ -1,6 +1,6 @@
 // Operations with a recurrent state. A row's tokens follow one another, so that chunks of any
-// length give the same bits; rows, heads and columns run in parallel. The state before a row is only
-// read.
+// length give the same bits; rows, heads and columns run in parallel. The state before a row is
+// only read.
 
 #pragma once
 
