@@ -1,6 +1,6 @@
 //! Compiles each file of kernels with nvcc.
 
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -13,7 +13,7 @@ use crate::architectures::{Target, file_targets};
 pub struct Build {
     pub nvcc: PathBuf,
     pub targets: Vec<Target>,
-    /// The folder of the sources.
+    /// Its files are compiled; its subfolders have headers and tests.
     pub folder: PathBuf,
     pub out: PathBuf,
     /// Whether profilers see source lines.
@@ -41,7 +41,9 @@ impl Build {
             .map(|(path, text)| format!("{}\n{text}", path.display()))
             .collect();
         let mut files = Vec::new();
-        for (path, text) in sources.iter().filter(|(path, _)| ends_with(path, "cu")) {
+        let is_compiled =
+            |path: &Path| ends_with(path, "cu") && path.parent() == Some(self.folder.as_path());
+        for (path, text) in sources.iter().filter(|(path, _)| is_compiled(path)) {
             let in_file = |why| format!("{}: {why}", path.display());
             let allowed = file_targets(text).map_err(in_file)?;
             let is_allowed = |target: &Target| match &allowed {
@@ -54,12 +56,6 @@ impl Build {
                 .map(|name| name.to_string_lossy().into_owned());
             if !targets.is_empty() {
                 files.push((self.module(name.unwrap_or_default(), targets), path, text));
-            }
-        }
-        let mut names = BTreeSet::new();
-        for (module, path, _) in &files {
-            if !names.insert(&module.name) {
-                return Err(format!("{}: another file has this name", path.display()));
             }
         }
         // Large files first, so that the last ones to finish are small.
@@ -213,12 +209,12 @@ pub fn generate(modules: &[Module], not_built: Option<&str>) -> String {
         let targets = targets.join(",");
         let _ = writeln!(
             images,
-            "    Image {{ module: {name:?}, targets: {targets:?}, \
+            "    Image {{ file: {name:?}, targets: {targets:?}, \
              fatbin: include_bytes!({fatbin:?}) }},"
         );
         let _ = writeln!(
             reports,
-            "    Report {{ module: {name:?}, targets: {targets:?}, \
+            "    Report {{ file: {name:?}, targets: {targets:?}, \
              ptxas: include_str!({report:?}) }},"
         );
     }

@@ -63,6 +63,18 @@ impl Device for Gpu {
         }
     }
 
+    fn reserve(&mut self, bytes: usize) -> Result<Address, DeviceError> {
+        Ok(Address(self.context.reserve(bytes as u64)?))
+    }
+
+    fn commit(&mut self, at: Address, bytes: usize) -> Result<(), DeviceError> {
+        Ok(self.context.commit(at.0, bytes as u64)?)
+    }
+
+    fn decommit(&mut self, at: Address, bytes: usize) -> Result<(), DeviceError> {
+        Ok(self.context.decommit(at.0, bytes as u64)?)
+    }
+
     fn write(&mut self, to: Address, bytes: &[u8]) -> Result<(), DeviceError> {
         Ok(self.context.write(to.0, bytes)?)
     }

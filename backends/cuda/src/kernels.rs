@@ -1,67 +1,51 @@
 //! The kernels of this build: compiled by the build script, loaded onto a device by name.
 
 use std::collections::HashMap;
-use std::sync::LazyLock;
 
 use thiserror::Error;
 
 use crate::architectures::{ComputeCapability, Target, parse_targets};
-use crate::driver::{Context, DriverError, Function, Module};
+use crate::driver::{Context, DriverError, Function};
 use crate::launch;
 
-/// Every kernel that the backend launches, with the file that has it. A test compares this list
+/// Every file of kernels, and every kernel that the backend launches. A test compares this list
 /// with what was compiled.
-pub static KERNELS: LazyLock<Vec<Kernel>> = LazyLock::new(|| {
-    let general = launch::KERNELS.iter();
-    let general = general.map(|name| Kernel::new("general", name));
-    SELF_CHECK.iter().copied().chain(general).collect()
-});
-
-/// Kernels of tests.
-const SELF_CHECK: [Kernel; 3] = [
-    Kernel::new("self_check", "self_check_fill"),
-    Kernel::new("self_check", "self_check_multiply"),
-    Kernel::new("self_check", "self_check_cluster"),
+pub static FILES: &[KernelFile] = &[
+    KernelFile {
+        name: "general",
+        kernels: launch::KERNELS,
+        may_spill: &[],
+    },
+    KernelFile {
+        name: "self_check",
+        kernels: &[
+            "self_check_fill",
+            "self_check_multiply",
+            "self_check_cluster",
+        ],
+        may_spill: &[],
+    },
 ];
 
-/// A kernel by name.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub struct Kernel {
-    /// The file of `kernels/`, without its ending.
-    pub module: &'static str,
-    /// As in the source, where it is `extern "C"`.
+/// A file of `kernels/`.
+#[derive(Debug, Clone, Copy)]
+pub struct KernelFile {
+    /// Without its ending.
     pub name: &'static str,
-    /// Whether it may keep registers in memory. Kernels for speed must not.
-    pub may_spill: bool,
+    /// As in the source, where they are `extern "C"`. A name is unique among all files.
+    pub kernels: &'static [&'static str],
+    /// Kernels that may keep registers in memory. Those for speed must not.
+    pub may_spill: &'static [&'static str],
 }
 
-impl Kernel {
-    /// A kernel that must not spill.
-    pub const fn new(module: &'static str, name: &'static str) -> Self {
-        Self {
-            module,
-            name,
-            may_spill: false,
-        }
-    }
-
-    /// Allows it to spill.
-    pub const fn spilling(self) -> Self {
-        Self {
-            may_spill: true,
-            ..self
-        }
-    }
-
-    /// The kernel of this name, if it is in the list.
-    pub fn named(name: &str) -> Option<&'static Self> {
-        KERNELS.iter().find(|kernel| kernel.name == name)
-    }
+/// Whether the backend has a kernel of this name, for some GPU.
+pub fn is_declared(name: &str) -> bool {
+    FILES.iter().any(|file| file.kernels.contains(&name))
 }
 
 /// A compiled file of kernels.
 struct Image {
-    module: &'static str,
+    file: &'static str,
     /// What it was compiled for, separated by commas.
     targets: &'static str,
     fatbin: &'static [u8],
@@ -70,7 +54,7 @@ struct Image {
 /// What ptxas reported of a file.
 #[cfg(test)]
 struct Report {
-    module: &'static str,
+    file: &'static str,
     targets: &'static str,
     ptxas: &'static str,
 }
@@ -141,15 +125,12 @@ impl Kernels {
     pub fn load(context: &Context) -> Result<Self, KernelError> {
         let gpu = context.device().compute_capability;
         check_support(gpu)?;
-        let images = IMAGES.iter().filter(|image| image.runs_on(gpu));
-        let mut modules: HashMap<&str, Module> = HashMap::new();
-        for image in images {
-            modules.insert(image.module, context.load_module(image.fatbin)?);
-        }
         let mut functions = HashMap::new();
-        for kernel in KERNELS.iter() {
-            if let Some(module) = modules.get(kernel.module) {
-                functions.insert(kernel.name, module.function(kernel.name)?);
+        for image in IMAGES.iter().filter(|image| image.runs_on(gpu)) {
+            let module = context.load_module(image.fatbin)?;
+            let files = FILES.iter().filter(|file| file.name == image.file);
+            for name in files.flat_map(|file| file.kernels) {
+                functions.insert(*name, module.function(name)?);
             }
         }
         Ok(Self { functions })
@@ -237,40 +218,38 @@ mod tests {
 
     #[test]
     fn names_are_unique() {
-        let names: BTreeSet<&str> = KERNELS.iter().map(|kernel| kernel.name).collect();
-        assert_eq!(names.len(), KERNELS.len());
-        assert_eq!(
-            Kernel::named("self_check_fill").map(|found| found.module),
-            Some("self_check")
-        );
-        assert_eq!(Kernel::named("no_such_kernel"), None);
+        let names: Vec<&str> = FILES
+            .iter()
+            .flat_map(|file| file.kernels)
+            .copied()
+            .collect();
+        let unique: BTreeSet<&str> = names.iter().copied().collect();
+        assert_eq!(names.len(), unique.len());
+        assert!(is_declared("self_check_fill") && !is_declared("no_such_kernel"));
     }
 
     #[test]
     fn every_kernel_is_in_every_image_without_spills() {
         for report in REPORTS {
             let compiled = parse(report.ptxas);
+            let file = FILES.iter().find(|file| file.name == report.file);
+            let file = file.unwrap_or_else(|| panic!("FILES does not have {}", report.file));
             for kernel in &compiled {
-                let declared = Kernel::named(kernel.name);
-                assert_eq!(
-                    declared.map(|declared| declared.module),
-                    Some(report.module),
-                    "{} is compiled, but KERNELS does not list it for this file",
-                    kernel.name
+                let Compiled { name, machine, .. } = kernel;
+                assert!(file.kernels.contains(name), "FILES does not have {name}");
+                let may_spill = file.may_spill.contains(name);
+                let spilled = kernel.spilled_bytes;
+                assert!(
+                    may_spill || spilled == 0,
+                    "{name}, {machine}: {spilled} bytes"
                 );
-                let may_spill = declared.is_some_and(|declared| declared.may_spill);
-                assert!(may_spill || kernel.spilled_bytes == 0, "{kernel:?}");
             }
             let targets = parse_targets(report.targets).unwrap();
-            let declared = KERNELS.iter();
-            for kernel in declared.filter(|kernel| kernel.module == report.module) {
-                for machine in targets.iter().filter_map(|target| target.machine_name()) {
-                    let mut compiled = compiled.iter();
-                    assert!(
-                        compiled.any(|found| found.name == kernel.name && found.machine == machine),
-                        "{} is not compiled for {machine}",
-                        kernel.name
-                    );
+            for machine in targets.iter().filter_map(|target| target.machine_name()) {
+                for name in file.kernels {
+                    let is_compiled =
+                        |found: &Compiled| found.name == *name && found.machine == machine;
+                    assert!(compiled.iter().any(is_compiled), "{name} lacks {machine}");
                 }
             }
         }
@@ -282,12 +261,15 @@ mod tests {
             return;
         }
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/kernels");
-        for kernel in KERNELS.iter() {
-            let path = format!("{folder}/{}.cu", kernel.module);
+        for file in FILES {
+            let path = format!("{folder}/{}.cu", file.name);
             let source = std::fs::read_to_string(&path).unwrap_or_default();
-            let limited = crate::architectures::file_targets(&source).unwrap();
-            let is_compiled = IMAGES.iter().any(|image| image.module == kernel.module);
-            assert!(is_compiled || limited.is_some(), "{path} was not compiled");
+            // A file for other architectures than this build's is not compiled.
+            let is_limited = crate::architectures::file_targets(&source)
+                .unwrap()
+                .is_some();
+            let is_compiled = IMAGES.iter().any(|image| image.file == file.name);
+            assert!(is_compiled || is_limited, "{path} was not compiled");
         }
     }
 

@@ -26,15 +26,31 @@ pub struct Context {
 
 pub(super) struct Inner {
     library: Library,
-    device: Device,
+    pub(super) device: Device,
     info: DeviceInfo,
     context: Handle,
     pub(super) stream: Handle,
-    /// Address and size of what is allocated.
-    allocations: Mutex<BTreeMap<u64, u64>>,
+    memory: Mutex<AllocatedMemory>,
     /// Unloaded at the end, because functions and graphs refer to them.
     pub(super) modules: Mutex<Vec<Handle>>,
     is_lost: AtomicBool,
+}
+
+/// What a context has on its device.
+#[derive(Default)]
+pub(super) struct AllocatedMemory {
+    /// Allocations and committed parts of reservations, by address.
+    pub blocks: BTreeMap<u64, Block>,
+    /// The sizes of reserved ranges of addresses, by address.
+    pub reservations: BTreeMap<u64, u64>,
+}
+
+/// Memory that can be accessed.
+#[derive(Debug, Clone, Copy)]
+pub(super) struct Block {
+    pub len: u64,
+    /// The driver's handle of a committed part; `None` for an allocation.
+    pub committed: Option<u64>,
 }
 
 // SAFETY: handles of the driver may be used from any thread, and the driver locks its own data.
@@ -61,7 +77,7 @@ impl Context {
             info,
             context,
             stream: ptr::null_mut(),
-            allocations: Mutex::default(),
+            memory: Mutex::default(),
             modules: Mutex::default(),
             is_lost: AtomicBool::new(false),
         };
@@ -97,33 +113,41 @@ impl Context {
 
     /// What this context has allocated on the device, in bytes.
     pub fn allocated_bytes(&self) -> u64 {
-        self.inner.allocations().values().sum()
+        let memory = self.inner.memory();
+        memory.blocks.values().map(|block| block.len).sum()
     }
 
     /// Allocates memory on the device, at least one byte, and returns its address. Its contents are
     /// undefined. The caller frees it, or dropping the context does.
     pub fn allocate(&self, bytes: u64) -> Result<u64, DriverError> {
-        let out_of_memory = DriverError::OutOfMemory { wanted: bytes };
-        let size = usize::try_from(bytes.max(1)).map_err(|_| out_of_memory.clone())?;
+        let size = usize::try_from(bytes.max(1));
+        let size = size.map_err(|_| DriverError::OutOfMemory { wanted: bytes })?;
         self.inner.make_current()?;
         let mut address = 0;
         // SAFETY: the function writes an address.
         let code = unsafe { (self.inner.api().memory_allocate)(&mut address, size) };
-        let result = self.inner.check("cuMemAlloc", code);
-        result.map_err(|error| match error {
-            DriverError::OutOfMemory { .. } => out_of_memory,
-            other => other,
-        })?;
-        self.inner.allocations().insert(address, size as u64);
+        self.inner.check_memory("cuMemAlloc", code, bytes)?;
+        let block = Block {
+            len: size as u64,
+            committed: None,
+        };
+        self.inner.memory().blocks.insert(address, block);
         Ok(address)
     }
 
-    /// Frees what [`allocate`](Self::allocate) returned, once work that was started before is done.
+    /// Frees what [`allocate`](Self::allocate) or [`reserve`](Self::reserve) returned, once work
+    /// that was started before is done.
     pub fn free(&self, address: u64) -> Result<(), DriverError> {
-        self.inner.make_current()?;
-        if self.inner.allocations().remove(&address).is_none() {
+        if self.inner.memory().reservations.contains_key(&address) {
+            return self.free_reservation(address);
+        }
+        let mut memory = self.inner.memory();
+        let block = memory.blocks.get(&address);
+        if block.is_none_or(|block| block.committed.is_some()) {
             return Err(DriverError::NotAllocated { address, len: 0 });
         }
+        memory.blocks.remove(&address);
+        drop(memory);
         self.synchronize()?;
         // SAFETY: it was allocated, and the stream does nothing with it any more.
         let code = unsafe { (self.inner.api().memory_free)(address) };
@@ -261,30 +285,56 @@ impl Inner {
         result
     }
 
+    /// As [`check`](Self::check), for a call that wants memory.
+    pub fn check_memory(
+        &self,
+        call: &'static str,
+        code: Code,
+        wanted: u64,
+    ) -> Result<(), DriverError> {
+        self.check(call, code).map_err(|error| match error {
+            DriverError::OutOfMemory { .. } => DriverError::OutOfMemory { wanted },
+            other => other,
+        })
+    }
+
     pub fn make_current(&self) -> Result<(), DriverError> {
         // SAFETY: the context is retained until `Inner` is dropped.
         let code = unsafe { (self.api().context_set_current)(self.context) };
         self.check("cuCtxSetCurrent", code)
     }
 
-    fn allocations(&self) -> MutexGuard<'_, BTreeMap<u64, u64>> {
-        self.allocations
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
+    pub fn memory(&self) -> MutexGuard<'_, AllocatedMemory> {
+        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Refuses a range that is not inside of one allocation.
+    /// Refuses a range that is not allocated or committed.
     fn check_range(&self, address: u64, len: u64) -> Result<usize, DriverError> {
-        let allocations = self.allocations();
-        let before = allocations.range(..=address).next_back();
-        let is_inside = before.is_some_and(|(start, size)| {
-            let offset = address - start;
-            len <= size.saturating_sub(offset)
-        });
+        let is_inside = self.memory().covers(address, len);
         match usize::try_from(len) {
             Ok(size) if is_inside => Ok(size),
             _ => Err(DriverError::NotAllocated { address, len }),
         }
+    }
+}
+
+impl AllocatedMemory {
+    /// Whether blocks without a gap between them have all of the range.
+    fn covers(&self, address: u64, len: u64) -> bool {
+        let Some(end) = address.checked_add(len) else {
+            return false;
+        };
+        let Some((&start, _)) = self.blocks.range(..=address).next_back() else {
+            return false;
+        };
+        let mut covered = start;
+        for (start, block) in self.blocks.range(start..) {
+            if covered >= end || *start != covered {
+                break;
+            }
+            covered = start + block.len;
+        }
+        covered >= end
     }
 }
 
@@ -299,7 +349,10 @@ impl Drop for Inner {
                 .get_mut()
                 .unwrap_or_else(PoisonError::into_inner),
         );
-        let allocations = std::mem::take(&mut *self.allocations());
+        let AllocatedMemory {
+            blocks,
+            reservations,
+        } = std::mem::take(&mut *self.memory());
         // SAFETY: functions, graphs, events and pinned buffers hold a reference to `Inner`, so
         // nothing uses these handles after this; each was made once and is released once.
         unsafe {
@@ -309,8 +362,19 @@ impl Drop for Inner {
             for module in modules {
                 (api.module_unload)(module);
             }
-            for address in allocations.into_keys() {
-                (api.memory_free)(address);
+            for (address, Block { len, committed }) in blocks {
+                match committed {
+                    Some(handle) => {
+                        (api.memory_unmap)(address, len as usize);
+                        (api.memory_release)(handle);
+                    }
+                    None => {
+                        (api.memory_free)(address);
+                    }
+                }
+            }
+            for (address, len) in reservations {
+                (api.address_free)(address, len as usize);
             }
             if !self.stream.is_null() {
                 (api.stream_destroy)(self.stream);

@@ -69,7 +69,7 @@ pub enum DriverError {
     UnknownDevice { ordinal: u32, count: u32 },
     #[error("the GPU is out of memory: {wanted} bytes were requested")]
     OutOfMemory { wanted: u64 },
-    /// No call on this device succeeds until all of its contexts in this process are closed.
+    /// No call on this device succeeds while this process has a context of it.
     #[error("the GPU failed and its context is lost: {call}: {status}")]
     DeviceLost { call: &'static str, status: Status },
     #[error("the kernels are not compiled for this GPU: {status}")]
@@ -86,6 +86,12 @@ pub enum DriverError {
     },
     #[error("the {len} bytes at address {address:#x} are not allocated on the GPU")]
     NotAllocated { address: u64, len: u64 },
+    #[error("{len} bytes at address {address:#x} are not whole parts of {granularity} bytes")]
+    Granularity {
+        address: u64,
+        len: u64,
+        granularity: u64,
+    },
     #[error("{end} bytes do not fit into a pinned buffer of {capacity}")]
     PinnedRange { end: usize, capacity: usize },
     #[error("{call} failed: {status}")]

@@ -6,7 +6,9 @@ use std::collections::HashMap;
 use std::ffi::{CStr, c_char, c_int, c_uint, c_void};
 use std::ptr;
 
-use super::ffi::{Address, Api, Code, Device, Handle, LaunchConfig, SUCCESS};
+use super::ffi::{
+    Access, Address, AllocationProperties, Api, Code, Device, Handle, LaunchConfig, SUCCESS,
+};
 use super::library::Library;
 
 pub const INVALID_VALUE: Code = 1;
@@ -27,6 +29,11 @@ pub struct Driver {
     pub launches: Vec<([c_uint; 3], c_uint)>,
     pub parameters: Vec<u8>,
     allocations: HashMap<Address, Vec<u8>>,
+    /// Reserved addresses, of which nothing is accessed before it is mapped.
+    reserved: HashMap<Address, Vec<u8>>,
+    created: usize,
+    /// Mapped parts and their sizes.
+    mapped: HashMap<Address, usize>,
     pinned: HashMap<usize, Box<[u8]>>,
     /// Contexts that are retained and handles that are not destroyed.
     pub alive: isize,
@@ -43,6 +50,9 @@ impl Default for Driver {
             launches: Vec::new(),
             parameters: Vec::new(),
             allocations: HashMap::new(),
+            reserved: HashMap::new(),
+            created: 0,
+            mapped: HashMap::new(),
             pinned: HashMap::new(),
             alive: 0,
         }
@@ -60,11 +70,11 @@ pub fn with<T>(use_driver: impl FnOnce(&mut Driver) -> T) -> T {
 
 impl Driver {
     pub fn allocated(&self) -> usize {
-        self.allocations.len() + self.pinned.len()
+        self.allocations.len() + self.pinned.len() + self.reserved.len() + self.mapped.len()
     }
 
     fn used(&self) -> usize {
-        self.allocations.values().map(Vec::len).sum()
+        self.allocations.values().map(Vec::len).sum::<usize>() + self.created
     }
 }
 
@@ -220,8 +230,8 @@ unsafe extern "system" fn memory_allocate(address: *mut Address, bytes: usize) -
         if driver.used() + bytes > driver.total_memory {
             return OUT_OF_MEMORY;
         }
-        let memory = vec![0xaa; bytes];
-        let at = memory.as_ptr() as Address;
+        let mut memory = vec![0xaa; bytes];
+        let at = memory.as_mut_ptr() as Address;
         driver.allocations.insert(at, memory);
         // SAFETY: see `driver_version`.
         unsafe { address.write(at) };
@@ -288,6 +298,102 @@ unsafe extern "system" fn memory_fill(
         // SAFETY: see `memory_write`.
         unsafe { ptr::write_bytes(address as *mut u8, value, bytes) };
         SUCCESS
+    })
+}
+
+pub const GRANULARITY: usize = 4096;
+
+unsafe extern "system" fn memory_granularity(
+    bytes: *mut usize,
+    _properties: *const AllocationProperties,
+    _which: c_int,
+) -> Code {
+    // SAFETY: see `driver_version`.
+    unsafe { put("memory_granularity", bytes, |_| GRANULARITY) }
+}
+
+unsafe extern "system" fn address_reserve(
+    address: *mut Address,
+    bytes: usize,
+    _alignment: usize,
+    _near: Address,
+    _flags: u64,
+) -> Code {
+    call("address_reserve", |driver| {
+        let mut memory = vec![0xaa; bytes + GRANULARITY];
+        let at = (memory.as_mut_ptr() as Address).next_multiple_of(GRANULARITY as Address);
+        driver.reserved.insert(at, memory);
+        // SAFETY: see `driver_version`.
+        unsafe { address.write(at) };
+        SUCCESS
+    })
+}
+
+unsafe extern "system" fn address_free(address: Address, _bytes: usize) -> Code {
+    call("address_free", |driver| {
+        match driver.reserved.remove(&address) {
+            Some(_) => SUCCESS,
+            None => INVALID_VALUE,
+        }
+    })
+}
+
+/// The handle is the size.
+unsafe extern "system" fn memory_create(
+    handle: *mut u64,
+    bytes: usize,
+    _properties: *const AllocationProperties,
+    _flags: u64,
+) -> Code {
+    call("memory_create", |driver| {
+        if driver.used() + bytes > driver.total_memory {
+            return OUT_OF_MEMORY;
+        }
+        driver.created += bytes;
+        // SAFETY: see `driver_version`.
+        unsafe { handle.write(bytes as u64) };
+        SUCCESS
+    })
+}
+
+unsafe extern "system" fn memory_release(handle: u64) -> Code {
+    call("memory_release", |driver| {
+        driver.created -= handle as usize;
+        SUCCESS
+    })
+}
+
+unsafe extern "system" fn memory_map(
+    address: Address,
+    bytes: usize,
+    _offset: usize,
+    _handle: u64,
+    _flags: u64,
+) -> Code {
+    call("memory_map", |driver| {
+        match driver.mapped.insert(address, bytes) {
+            None => SUCCESS,
+            Some(_) => INVALID_VALUE,
+        }
+    })
+}
+
+unsafe extern "system" fn memory_set_access(
+    _address: Address,
+    _bytes: usize,
+    _access: *const Access,
+    _count: usize,
+) -> Code {
+    call("memory_set_access", |_| SUCCESS)
+}
+
+unsafe extern "system" fn memory_unmap(address: Address, bytes: usize) -> Code {
+    call("memory_unmap", |driver| {
+        if driver.mapped.remove(&address) == Some(bytes) {
+            SUCCESS
+        } else {
+            INVALID_VALUE
+        }
     })
 }
 
@@ -487,6 +593,14 @@ pub fn library() -> Result<Library, super::DriverError> {
         memory_read,
         memory_copy,
         memory_fill,
+        memory_granularity,
+        address_reserve,
+        address_free,
+        memory_create,
+        memory_release,
+        memory_map,
+        memory_set_access,
+        memory_unmap,
         host_allocate,
         host_free,
         module_load,

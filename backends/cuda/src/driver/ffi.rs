@@ -43,6 +43,66 @@ pub const HOST_PORTABLE: c_uint = 1;
 /// `CU_STREAM_CAPTURE_MODE_THREAD_LOCAL`.
 pub const CAPTURE_THREAD_LOCAL: c_int = 1;
 
+/// `CUmemAllocationProp`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct AllocationProperties {
+    kind: c_int,
+    handle_types: c_int,
+    location: Location,
+    windows_handle: *mut c_void,
+    flags: [u8; 8],
+}
+
+/// `CUmemAccessDesc`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+pub struct Access {
+    location: Location,
+    flags: c_int,
+}
+
+/// `CUmemLocation`.
+#[repr(C)]
+#[derive(Debug, Clone, Copy)]
+struct Location {
+    kind: c_int,
+    id: c_int,
+}
+
+impl Location {
+    /// `CU_MEM_LOCATION_TYPE_DEVICE`.
+    const fn device(id: Device) -> Self {
+        Self { kind: 1, id }
+    }
+}
+
+impl AllocationProperties {
+    /// `CU_MEM_ALLOCATION_TYPE_PINNED`, as all memory on a device.
+    pub const fn on(device: Device) -> Self {
+        Self {
+            kind: 1,
+            handle_types: 0,
+            location: Location::device(device),
+            windows_handle: std::ptr::null_mut(),
+            flags: [0; 8],
+        }
+    }
+}
+
+impl Access {
+    /// `CU_MEM_ACCESS_FLAGS_PROT_READWRITE`.
+    pub const fn read_write(device: Device) -> Self {
+        Self {
+            location: Location::device(device),
+            flags: 3,
+        }
+    }
+}
+
+/// `CU_MEM_ALLOC_GRANULARITY_MINIMUM`.
+pub const MINIMUM_GRANULARITY: c_int = 0;
+
 /// `CUlaunchConfig`.
 #[repr(C)]
 #[derive(Debug, Clone, Copy)]
@@ -152,6 +212,15 @@ functions! {
     memory_read = "cuMemcpyDtoHAsync_v2"(*mut c_void, Address, usize, Handle);
     memory_copy = "cuMemcpyDtoDAsync_v2"(Address, Address, usize, Handle);
     memory_fill = "cuMemsetD8Async"(Address, u8, usize, Handle);
+    memory_granularity =
+        "cuMemGetAllocationGranularity"(*mut usize, *const AllocationProperties, c_int);
+    address_reserve = "cuMemAddressReserve"(*mut Address, usize, usize, Address, u64);
+    address_free = "cuMemAddressFree"(Address, usize);
+    memory_create = "cuMemCreate"(*mut u64, usize, *const AllocationProperties, u64);
+    memory_release = "cuMemRelease"(u64);
+    memory_map = "cuMemMap"(Address, usize, usize, u64, u64);
+    memory_set_access = "cuMemSetAccess"(Address, usize, *const Access, usize);
+    memory_unmap = "cuMemUnmap"(Address, usize);
     host_allocate = "cuMemHostAlloc"(*mut *mut c_void, usize, c_uint);
     host_free = "cuMemFreeHost"(*mut c_void);
 
@@ -196,5 +265,8 @@ mod tests {
         assert_eq!(size_of::<LaunchAttribute>(), 72);
         assert_eq!(align_of::<LaunchAttribute>(), 8);
         assert_eq!(offset_of!(LaunchAttribute, value), 8);
+        assert_eq!(size_of::<AllocationProperties>(), 32);
+        assert_eq!(offset_of!(AllocationProperties, windows_handle), 16);
+        assert_eq!(size_of::<Access>(), 12);
     }
 }

@@ -13,6 +13,7 @@ mod graph;
 mod library;
 mod module;
 mod pinned;
+mod reservation;
 #[cfg(test)]
 mod tests;
 

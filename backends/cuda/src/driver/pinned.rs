@@ -29,13 +29,10 @@ impl Pinned {
         // SAFETY: the function writes the address of new memory of this size.
         let code =
             unsafe { (context.api().host_allocate)(&mut pointer, len.max(1), HOST_PORTABLE) };
-        let out_of_memory = DriverError::OutOfMemory { wanted: len as u64 };
-        let result = context.check("cuMemHostAlloc", code);
-        result.map_err(|error| match error {
-            DriverError::OutOfMemory { .. } => out_of_memory.clone(),
-            other => other,
-        })?;
-        let pointer = NonNull::new(pointer.cast::<u8>()).ok_or(out_of_memory)?;
+        let wanted = len as u64;
+        context.check_memory("cuMemHostAlloc", code, wanted)?;
+        let pointer = NonNull::new(pointer.cast::<u8>());
+        let pointer = pointer.ok_or(DriverError::OutOfMemory { wanted })?;
         // SAFETY: the memory has this many bytes.
         unsafe { pointer.write_bytes(0, len) };
         Ok(Self {

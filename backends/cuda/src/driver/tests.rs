@@ -143,6 +143,49 @@ fn pinned_buffer_is_copied_both_ways() {
 }
 
 #[test]
+fn reserved_addresses_are_committed_in_parts() {
+    const PART: u64 = fake::GRANULARITY as u64;
+    let context = open();
+    let range = context.reserve(4 * PART - 1).unwrap();
+    assert_eq!(context.allocated_bytes(), 0);
+    let bytes = [7; PART as usize];
+    assert!(context.write(range, &bytes).is_err(), "it has no memory");
+    for part in [0, 1, 3] {
+        context.commit(range + part * PART, PART).unwrap();
+    }
+    assert_eq!(context.allocated_bytes(), 3 * PART);
+    // Across the parts that are next to each other, not across the gap.
+    context.write(range + PART / 2, &bytes).unwrap();
+    assert!(context.write(range + PART + 1, &bytes).is_err());
+    for (address, len) in [
+        (range, PART),
+        (range + PART, 0),
+        (range + 2 * PART, PART - 1),
+    ] {
+        assert!(context.commit(address, len).is_err(), "{}", address - range);
+    }
+    let beyond = context.commit(range + 3 * PART, 2 * PART);
+    assert!(matches!(beyond, Err(DriverError::NotAllocated { .. })));
+    assert!(context.free(range + PART).is_err(), "a part is decommitted");
+    assert!(context.decommit(range, 2 * PART).is_err());
+    context.decommit(range + PART, PART).unwrap();
+    assert!(context.write(range + PART / 2, &bytes).is_err());
+    context.commit(range + PART, 2 * PART).unwrap();
+    context
+        .write(range + PART / 2, &[1; 3 * PART as usize])
+        .unwrap();
+    fail("memory_create", OUT_OF_MEMORY);
+    let other = context.reserve(PART).unwrap();
+    let full = context.commit(other, PART);
+    assert_eq!(full, Err(DriverError::OutOfMemory { wanted: PART }));
+    context.free(range).unwrap();
+    assert_eq!(context.allocated_bytes(), 0);
+    assert_eq!(fake::with(|driver| driver.allocated()), 1);
+    drop(context);
+    assert_eq!(fake::with(|driver| driver.allocated()), 0);
+}
+
+#[test]
 fn out_of_memory_is_told_with_its_size() {
     let context = open();
     let wanted = 2 << 20;
@@ -269,6 +312,8 @@ fn events_measure_time() {
 fn dropping_everything_frees_everything() {
     let context = open();
     context.allocate(64).unwrap();
+    let range = context.reserve(1).unwrap();
+    context.commit(range, fake::GRANULARITY as u64).unwrap();
     let pinned = context.pinned(64).unwrap();
     let event = context.event().unwrap();
     let module = context.load_module(&FATBIN).unwrap();
@@ -281,7 +326,7 @@ fn dropping_everything_frees_everything() {
         "the others hold the context"
     );
     drop((pinned, event, graph));
-    assert_eq!(fake::with(|driver| driver.allocated()), 1);
+    assert_eq!(fake::with(|driver| driver.allocated()), 3);
     drop(function);
     assert_eq!(fake::with(|driver| driver.alive), 0);
     assert_eq!(fake::with(|driver| driver.allocated()), 0);
