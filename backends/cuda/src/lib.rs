@@ -23,6 +23,8 @@ mod nvcc;
 mod open;
 pub mod ops;
 mod probe;
+#[doc(hidden)]
+pub mod random_ops;
 mod session;
 mod storage;
 mod tables;

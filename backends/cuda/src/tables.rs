@@ -63,10 +63,6 @@ impl StepTables {
         self.ids.len()
     }
 
-    pub fn has_media(&self) -> bool {
-        !self.features.is_empty()
-    }
-
     /// Adds a token of the row that comes next.
     pub fn push_token(&mut self, id: u32, position: usize, place: TokenPlace) {
         self.ids.push(id);

@@ -128,7 +128,13 @@ impl<'a> Access<'a> {
     }
 
     pub fn f32s(&mut self, operand: &'static str, at: Address, len: usize) -> Result<Vec<f32>> {
-        Ok(decode_f32(self.read(operand, at, len.saturating_mul(4), 4, false)?))
+        Ok(decode_f32(self.read(
+            operand,
+            at,
+            len.saturating_mul(4),
+            4,
+            false,
+        )?))
     }
 
     /// Values that the same token or row may overwrite, where they are.
@@ -138,7 +144,13 @@ impl<'a> Access<'a> {
         at: Address,
         len: usize,
     ) -> Result<Vec<f32>> {
-        Ok(decode_f32(self.read(operand, at, len.saturating_mul(4), 4, true)?))
+        Ok(decode_f32(self.read(
+            operand,
+            at,
+            len.saturating_mul(4),
+            4,
+            true,
+        )?))
     }
 
     /// `None` if the address is.
@@ -174,7 +186,13 @@ impl<'a> Access<'a> {
         len: usize,
         format: Format,
     ) -> Result<&[u8]> {
-        self.read(operand, at, len.saturating_mul(format.bytes()), format.bytes(), false)
+        self.read(
+            operand,
+            at,
+            len.saturating_mul(format.bytes()),
+            format.bytes(),
+            false,
+        )
     }
 
     pub fn write(&mut self, operand: &'static str, at: Address, values: &[f32]) -> Result<()> {
@@ -270,7 +288,10 @@ impl<'a> Access<'a> {
         }
         for read in &self.log.reads {
             let first = writes.partition_point(|write| write.end <= read.start);
-            for write in writes[first..].iter().take_while(|write| write.start < read.end) {
+            for write in writes[first..]
+                .iter()
+                .take_while(|write| write.start < read.end)
+            {
                 let same = write.start == read.start && write.end == read.end;
                 if !(read.in_place && same && read.unit == write.unit) {
                     return overlap(read.operand, write.operand);

@@ -36,7 +36,8 @@ impl Launch<'_> {
             let keys = self.access.f32s("keys", keys, heads * head_dim)?;
             for (head, key) in keys.chunks_exact(head_dim).enumerate() {
                 let to = bytes_at(page, key_offset(kv, head, slot));
-                self.access.write_stored("keys of the page", to, key, format)?;
+                self.access
+                    .write_stored("keys of the page", to, key, format)?;
             }
             if kv.values_in_keys != 0 {
                 continue;
@@ -93,6 +94,7 @@ impl Launch<'_> {
 
     pub(super) fn attend_dense(&mut self, op: &AttendDense) -> Result<()> {
         let head_dim = op.head_dim as usize;
+        self.access.require(head_dim > 0, "head_dim", "is 0")?;
         for token in self.covered() {
             self.access.set_unit(token);
             let range = self.token_u32s("ranges", op.ranges, token, 2)?;
@@ -216,7 +218,8 @@ impl Launch<'_> {
         let len = out.len() / value_dim.max(1);
         let mut row = vec![0.0; len];
         let first = bytes_at(page, value_offset(kv, head * value_dim, 0));
-        self.access.note_read("values", first, value_dim * PAGE * size);
+        self.access
+            .note_read("values", first, value_dim * PAGE * size);
         for dim in 0..value_dim {
             let from = bytes_at(page, value_offset(kv, head * value_dim + dim, slot));
             let stored = self.access.unlogged("values", from, len * size, size)?;
@@ -252,6 +255,9 @@ impl Launch<'_> {
     /// Checks that keys and values are within a page, and apart.
     fn check_layout(&self, kv: &KvRef) -> Result<()> {
         let len = |dim: u32| (kv.heads as usize * PAGE * dim as usize * kv.format.bytes()) as u64;
+        let has_values = kv.head_dim > 0 && kv.value_dim > 0;
+        self.access
+            .require(has_values, "kv", "no values in a head")?;
         let keys = kv.keys..kv.keys.saturating_add(len(kv.head_dim));
         let values = kv.values..kv.values.saturating_add(len(kv.value_dim));
         let fits = keys.end <= kv.page_bytes;

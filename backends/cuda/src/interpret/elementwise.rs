@@ -41,7 +41,10 @@ impl Launch<'_> {
             if !op.b.is_none() {
                 let b = vector(op.b, token, op.b_stride);
                 let b = self.access.f32s_in_place("b", b, len)?;
-                values.iter_mut().zip(b).for_each(|(x, b)| *x += op.right * b);
+                values
+                    .iter_mut()
+                    .zip(b)
+                    .for_each(|(x, b)| *x += op.right * b);
             }
             let out = vector(op.out, token, op.out_stride);
             self.access.write("out", out, &values)?;
@@ -127,8 +130,20 @@ fn activated(op: &Activate, x: f32, up: f32) -> f32 {
         ActivationFunction::GeluTanh => gelu_tanh(x),
         ActivationFunction::QuickGelu => x * sigmoid(1.702 * x),
         // NaN is not below zero, and stays.
-        ActivationFunction::Relu => if x <= 0.0 { 0.0 } else { x },
-        ActivationFunction::Relu2 => if x <= 0.0 { 0.0 } else { x * x },
+        ActivationFunction::Relu => {
+            if x <= 0.0 {
+                0.0
+            } else {
+                x
+            }
+        }
+        ActivationFunction::Relu2 => {
+            if x <= 0.0 {
+                0.0
+            } else {
+                x * x
+            }
+        }
         ActivationFunction::ClampedSwiglu => {
             let gate = if x > op.limit { op.limit } else { x };
             let up = bounded(up, -op.limit, op.limit);

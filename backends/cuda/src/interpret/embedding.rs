@@ -24,7 +24,9 @@ impl Launch<'_> {
                     .require(fits, "positions", "not as wide as the table")?;
                 let position = self.position(token)? as u32;
                 let learned = self.matrix_row("positions", &op.positions, position)?;
-                x.iter_mut().zip(learned).for_each(|(x, learned)| *x += learned);
+                x.iter_mut()
+                    .zip(learned)
+                    .for_each(|(x, learned)| *x += learned);
             }
             let out = vector(op.out, token, op.table.cols);
             self.access.write("out", out, &x)?;

@@ -48,7 +48,11 @@ impl Launch<'_> {
             let weights = self.access.optional_f32s("weights", weights, top_k)?;
             for (k, expert) in experts.iter().enumerate() {
                 let route = token * top_k + k;
-                let from = if op.input_per_route == 0 { token } else { route };
+                let from = if op.input_per_route == 0 {
+                    token
+                } else {
+                    route
+                };
                 let from = vector(op.input, from, op.input_stride);
                 let mut input = self.access.f32s("input", from, cols)?;
                 if let Some(weights) = &weights {
@@ -138,7 +142,12 @@ fn choose(op: &Route, vectors: &RouterVectors, scores: &mut [f32]) -> Vec<(u32, 
 fn keep_groups(op: &Route, ranking: &mut [f32]) {
     let size = (ranking.len() / op.groups as usize).max(1);
     let summed = if op.best_two == 0 { 1 } else { 2 };
-    let score = |group: &[f32]| best(group, summed).iter().map(|expert| group[*expert]).sum();
+    let score = |group: &[f32]| {
+        best(group, summed)
+            .iter()
+            .map(|expert| group[*expert])
+            .sum()
+    };
     let scores: Vec<f32> = ranking.chunks_exact(size).map(score).collect();
     let kept = best(&scores, op.keep_groups as usize);
     for (index, group) in ranking.chunks_exact_mut(size).enumerate() {

@@ -43,5 +43,9 @@ impl Launch<'_> {
 
 /// `tanh(x / cap) * cap`; 0: as it is.
 pub(super) fn softcap(x: f32, cap: f32) -> f32 {
-    if cap == 0.0 { x } else { (x / cap).tanh() * cap }
+    if cap == 0.0 {
+        x
+    } else {
+        (x / cap).tanh() * cap
+    }
 }

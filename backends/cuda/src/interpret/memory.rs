@@ -206,14 +206,20 @@ mod tests {
         let never = |offset| Err(AccessFault::NeverWritten { offset });
         assert_eq!(read(&memory, a, 6), never(1));
         assert_eq!(read(&memory, a.offset(200), 60), never(205));
-        assert_eq!(read(&memory, a.offset(5), 200).map(|bytes| bytes.len()), Ok(200));
+        assert_eq!(
+            read(&memory, a.offset(5), 200).map(|bytes| bytes.len()),
+            Ok(200)
+        );
         let beyond = AccessFault::OutOfBounds {
             offset: 299,
             end: 301,
             size: 300,
         };
         assert_eq!(read(&memory, a.offset(299), 2), Err(beyond));
-        assert_eq!(read(&memory, Address(7), 1), Err(AccessFault::NotAllocated { address: 7 }));
+        assert_eq!(
+            read(&memory, Address(7), 1),
+            Err(AccessFault::NotAllocated { address: 7 })
+        );
         assert_eq!(read(&memory, Address::NONE, 1), Err(AccessFault::Missing));
         let misaligned = memory.span(a.offset(6), 4, 4).err();
         let expected = AccessFault::Misaligned {

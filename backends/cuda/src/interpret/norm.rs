@@ -39,7 +39,9 @@ impl Launch<'_> {
                 x.iter_mut().for_each(|x| *x *= op.before);
                 normalise(op, &mut x);
                 if let Some(weight) = part_of(&weight, part) {
-                    x.iter_mut().zip(weight).for_each(|(x, weight)| *x *= weight);
+                    x.iter_mut()
+                        .zip(weight)
+                        .for_each(|(x, weight)| *x *= weight);
                 }
                 if let Some(bias) = part_of(&bias, part) {
                     x.iter_mut().zip(bias).for_each(|(x, bias)| *x += bias);

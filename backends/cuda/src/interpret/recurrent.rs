@@ -19,6 +19,9 @@ impl Launch<'_> {
         part: &StatePart,
         mut step: impl FnMut(&mut Self, &mut [f32], usize) -> Result<()>,
     ) -> Result<()> {
+        if row.tokens == 0 && row.after.is_none() {
+            return Ok(());
+        }
         let before = at(row.before, part.start);
         let read = if before.is_none() {
             None
@@ -34,7 +37,8 @@ impl Launch<'_> {
                     .write("snapshots", at(copy.to, part.start), &state)?;
             }
         }
-        self.access.write("after", at(row.after, part.start), &state)
+        self.access
+            .write("after", at(row.after, part.start), &state)
     }
 
     /// The rows that the launch covers.
@@ -47,9 +51,7 @@ impl Launch<'_> {
         let (channels, kernel) = (op.channels as usize, op.kernel as usize);
         self.access.require(kernel > 0, "kernel", "is 0")?;
         self.access.set_shared();
-        let weights = self
-            .access
-            .f32s("weights", op.weights, channels * kernel)?;
+        let weights = self.access.f32s("weights", op.weights, channels * kernel)?;
         let bias = self.access.optional_f32s("bias", op.bias, channels)?;
         let mut step = |launch: &mut Self, past: &mut [f32], token: usize| -> Result<()> {
             let values = vector(op.values, token, op.stride);
@@ -132,7 +134,8 @@ impl Launch<'_> {
                 let query = access.f32s("query", at(op.query, token * key_len), key_len)?;
                 let key = access.f32s("key", at(op.key, token * key_len), key_len)?;
                 let values = token * heads * value_dim;
-                let value = access.f32s_in_place("value", at(op.value, values), heads * value_dim)?;
+                let value =
+                    access.f32s_in_place("value", at(op.value, values), heads * value_dim)?;
                 let decays = at(op.decay, token * heads * per_head);
                 let decay = access.f32s("decay", decays, heads * per_head)?;
                 let beta = access.f32s("beta", at(op.beta, token * heads), heads)?;
@@ -184,9 +187,7 @@ impl Launch<'_> {
             self.carry(&row, &part, |launch, state, token| {
                 let projected = vector(op.projected, token, op.width);
                 let after_gate = at(projected, inner);
-                let values = launch
-                    .access
-                    .f32s("projected", after_gate, width - inner)?;
+                let values = launch.access.f32s("projected", after_gate, width - inner)?;
                 let (x, rest) = values.split_at(inner);
                 let (b, rest) = rest.split_at(shared);
                 let (c, steps) = rest.split_at(shared);
@@ -234,7 +235,9 @@ impl DeltaStep<'_> {
             }
         }
         let found = out.iter().zip(self.value);
-        let delta: Vec<f32> = found.map(|(out, value)| (value - out) * self.beta).collect();
+        let delta: Vec<f32> = found
+            .map(|(out, value)| (value - out) * self.beta)
+            .collect();
         out.fill(0.0);
         for (row, values) in state.chunks_exact_mut(width).enumerate() {
             for ((value, delta), out) in values.iter_mut().zip(&delta).zip(out.iter_mut()) {

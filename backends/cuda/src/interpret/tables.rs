@@ -39,7 +39,9 @@ impl Launch<'_> {
         if table.is_none() {
             return Ok(table);
         }
-        let found = self.access.u64s("features", bytes_at(table, 8 * index), 1)?;
+        let found = self
+            .access
+            .u64s("features", bytes_at(table, 8 * index), 1)?;
         Ok(Address(found[0]))
     }
 
@@ -60,8 +62,12 @@ impl Launch<'_> {
         })
     }
 
-    /// The addresses of the pages that hold positions `first..end`.
-    pub(super) fn pages(&mut self, run: PageRun, pages: std::ops::Range<usize>) -> Result<Vec<u32>> {
+    /// Pages of a run, by their index in it.
+    pub(super) fn pages(
+        &mut self,
+        run: PageRun,
+        pages: std::ops::Range<usize>,
+    ) -> Result<Vec<u32>> {
         let from = at(self.tables.pages, run.start as usize + pages.start);
         self.access.u32s("pages", from, pages.len())
     }
@@ -76,6 +82,9 @@ impl Launch<'_> {
         let from = bytes_at(self.tables.rows, (row * size_of::<RowTable>()) as u64);
         let words = self.access.u64s("rows", from, size_of::<RowTable>() / 8)?;
         let ([first, tokens], [first_snapshot, snapshots]) = (halves(words[0]), halves(words[1]));
+        let is_range = first.checked_add(tokens).is_some();
+        self.access
+            .require(is_range, "rows", "more tokens than a step can have")?;
         Ok(RowTable {
             first,
             tokens,

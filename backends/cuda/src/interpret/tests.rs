@@ -1,0 +1,11 @@
+//! Each operation against an expectation that the test computes, and what the sanitizer finds.
+
+mod attention;
+mod dense_attention;
+mod elementwise;
+mod experts;
+mod linear;
+mod memories;
+mod positions;
+mod recurrent;
+mod sanitizer;
