@@ -1,3 +1,4 @@
-//! The CUDA backend's programs, interpreted.
+//! The CUDA backend's programs: interpreted, and on a GPU if there is one.
 
 mod conformance;
+mod kernels;
