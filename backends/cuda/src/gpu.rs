@@ -1,13 +1,15 @@
 //! A GPU as the device of a program.
 
+use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use crate::device::{Device, DeviceError};
 use crate::driver::{Context, DriverError, LaunchConfig};
+use crate::fused_launch::Occupancy;
 use crate::kernels::{KernelError, Kernels};
 use crate::launch;
-use crate::ops::{Address, Op, Step};
+use crate::ops::{Address, Op, Parameters, Step};
 
 /// A GPU with the general kernels loaded. Launches run in order on one stream.
 pub struct Gpu {
@@ -15,6 +17,8 @@ pub struct Gpu {
     context: Context,
     /// Dynamic shared memory that each kernel may have, if more than the default.
     shared_limits: HashMap<&'static str, u32>,
+    /// Blocks per multiprocessor, by kernel, threads and shared memory.
+    occupancy: RefCell<HashMap<(&'static str, u32, u32), u32>>,
 }
 
 /// Dynamic shared memory that a kernel need not ask for.
@@ -28,6 +32,7 @@ impl Gpu {
             kernels: loaded(ordinal)?,
             context,
             shared_limits: HashMap::new(),
+            occupancy: RefCell::default(),
         })
     }
 
@@ -88,7 +93,40 @@ impl Device for Gpu {
     }
 
     fn launch(&mut self, op: &Op, step: &Step) -> Result<(), DeviceError> {
-        let shape = launch::shape(op, step);
+        self.launch_as(op, step, false)
+    }
+
+    fn memory(&self) -> (u64, u64) {
+        self.context.memory_info().unwrap_or_default()
+    }
+}
+
+impl Occupancy for Gpu {
+    fn multiprocessors(&self) -> u32 {
+        self.context.device().sm_count
+    }
+
+    fn blocks(&self, kernel: &'static str, threads: u32, shared_bytes: u32) -> u32 {
+        let key = (kernel, threads, shared_bytes);
+        let mut known = self.occupancy.borrow_mut();
+        *known.entry(key).or_insert_with(|| {
+            let function = self.kernels.get(kernel);
+            let blocks = function.map(|function| {
+                if shared_bytes > DEFAULT_SHARED {
+                    function.set_max_dynamic_shared(shared_bytes)?;
+                }
+                function.max_active_blocks(threads, shared_bytes)
+            });
+            // A kernel that cannot be asked fails when it is launched.
+            blocks.map_or(0, |blocks| blocks.unwrap_or(0))
+        })
+    }
+}
+
+impl Gpu {
+    /// Launches an operation; a `dependent` one may start before the one before it ends.
+    fn launch_as(&mut self, op: &Op, step: &Step, dependent: bool) -> Result<(), DeviceError> {
+        let shape = launch::shape(op, step, self);
         let function = self.kernels.get(shape.kernel)?;
         if shape.shared_bytes > DEFAULT_SHARED {
             let limit = self.shared_limits.entry(shape.kernel).or_default();
@@ -101,18 +139,24 @@ impl Device for Gpu {
             grid: shape.grid,
             block: shape.block,
             shared_bytes: shape.shared_bytes,
-            dependent: false,
-            cluster: None,
+            dependent,
+            cluster: shape.cluster,
         };
-        let parameters = [op.parameters(), bytemuck::bytes_of(step)];
+        let step = bytemuck::bytes_of(step);
+        let parameters: &[&[u8]] = match op.parameters() {
+            Parameters::Struct(bytes) => &[bytes, step],
+            Parameters::Pack(pack) => &[
+                bytemuck::bytes_of(&pack.out),
+                bytemuck::bytes_of(&pack.matrix),
+                bytemuck::bytes_of(&pack.up),
+                bytemuck::bytes_of(&pack.rows),
+                bytemuck::bytes_of(&pack.cols),
+            ],
+        };
         // SAFETY: a lowered program accesses only the buffers that it planned, which live as long
         // as the session; the interpreter checks every access of the same programs.
-        unsafe { self.context.launch(function, &config, &parameters) }?;
+        unsafe { self.context.launch(function, &config, parameters) }?;
         Ok(())
-    }
-
-    fn memory(&self) -> (u64, u64) {
-        self.context.memory_info().unwrap_or_default()
     }
 }
 

@@ -10,6 +10,8 @@ mod architectures;
 pub mod device;
 pub mod driver;
 mod error;
+pub mod fused;
+pub mod fused_launch;
 mod gpu;
 pub mod interpret;
 mod interpreted;

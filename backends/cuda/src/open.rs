@@ -8,7 +8,7 @@ use loquat_session::{
     AdapterLimits, BackendTraits, KvElementFormat, KvFormat, MediaInputs, ModelSource, OpenError,
     Plan, Precision, SessionError, SessionOptions, transfer,
 };
-use loquat_spec::{ModelSpec, RopeScaling, Role};
+use loquat_spec::{ModelSpec, Role, RopeScaling};
 use loquat_weights::Weights;
 
 use crate::device::{Device, DeviceError};
@@ -75,7 +75,10 @@ impl Draft {
             tokens: step_tokens,
             rows: options.max_sequences.min(step_tokens),
             groups: kv.groups(),
-            levels: 1 + spec.vision.as_ref().map_or(0, |vision| vision.deepstack.len()),
+            levels: 1 + spec
+                .vision
+                .as_ref()
+                .map_or(0, |vision| vision.deepstack.len()),
             row_pages: context / PAGE + 2,
         });
         let limit_sizes = LimitSizes {

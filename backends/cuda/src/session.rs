@@ -199,24 +199,23 @@ impl CudaSession {
         let storage = self.sequences.storage();
         let mut device = storage.device();
         let step = self.tables.upload(&mut **device)?;
-        let launch = |device: &mut dyn crate::device::Device,
-                      instructions: &[Instruction],
-                      step: &Step| {
-            for instruction in instructions {
-                if instruction.only_with_media && step.tables.features.is_none() {
-                    continue;
+        let launch =
+            |device: &mut dyn crate::device::Device, instructions: &[Instruction], step: &Step| {
+                for instruction in instructions {
+                    if instruction.only_with_media && step.tables.features.is_none() {
+                        continue;
+                    }
+                    let count = match instruction.domain {
+                        Domain::Rows => step.rows,
+                        Domain::Tokens | Domain::Emitted => step.count,
+                    };
+                    let step = Step { count, ..*step };
+                    if count > 0 {
+                        device.launch(&instruction.op, &step)?;
+                    }
                 }
-                let count = match instruction.domain {
-                    Domain::Rows => step.rows,
-                    Domain::Tokens | Domain::Emitted => step.count,
-                };
-                let step = Step { count, ..*step };
-                if count > 0 {
-                    device.launch(&instruction.op, &step)?;
-                }
-            }
-            Ok::<_, DeviceError>(())
-        };
+                Ok::<_, DeviceError>(())
+            };
         let program = &self.program;
         launch(&mut **device, &program.forward, &step)?;
         // Emitted positions from `first` on.

@@ -12,6 +12,7 @@ mod embedding;
 mod experts;
 #[cfg(test)]
 mod fixture;
+mod fused;
 mod linear;
 mod logits;
 mod memory;
@@ -177,6 +178,7 @@ impl Launch<'_> {
             Op::CopyParts(op) => self.copy_parts(op),
             Op::FinishLogits(op) => self.finish_logits(op),
             Op::Largest(op) => self.largest(op),
+            Op::Fused(op) => self.fused(op),
         }
     }
 

@@ -287,12 +287,7 @@ impl Lowering<'_, '_> {
         Ok(output)
     }
 
-    fn mixer(
-        &mut self,
-        layer: usize,
-        mixer: &Mixer,
-        input: Vectors,
-    ) -> Result<Vectors, OpenError> {
+    fn mixer(&mut self, layer: usize, mixer: &Mixer, input: Vectors) -> Result<Vectors, OpenError> {
         match mixer {
             Mixer::Attention(attention) => self.attention(layer, attention, input),
             Mixer::Latent(latent) => self.latent(layer, latent, input),
@@ -591,7 +586,12 @@ impl Lowering<'_, '_> {
         self.program.readout = hidden_part;
         self.program.head = head;
         self.program.largest = vec![Instruction::new(largest.into(), Domain::Emitted, None)];
-        for instruction in self.program.readout.iter_mut().chain(&mut self.program.head) {
+        for instruction in self
+            .program
+            .readout
+            .iter_mut()
+            .chain(&mut self.program.head)
+        {
             instruction.domain = Domain::Emitted;
         }
         self.program.hidden = out.at;
