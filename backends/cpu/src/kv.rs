@@ -10,13 +10,14 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use loquat_cpu_kernels::{KvElement, PAGE, PagePtr};
+use loquat_session::recurrent_state::StateLayout;
 use loquat_session::sequences::{CopyOnWrite, PageSpan, SequenceStorage, Slot};
 use loquat_session::{KvFormat, MediaId};
 use loquat_spec::ModelSpec;
 
 use crate::arena::{Arena, Region};
 use crate::page::PageLayout;
-use crate::recurrent_state::{StateBuffers, StateLayout};
+use crate::recurrent_state::StateBuffers;
 
 pub struct KvStorage<T: KvElement> {
     layout: PageLayout,

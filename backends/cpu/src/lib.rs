@@ -36,6 +36,7 @@ use std::sync::Arc;
 
 use loquat_cpu_kernels::{Bf16Bits, F16Bits, Kernels, KvElement, PAGE, supported};
 use loquat_session::limits::{Limits, MediaSizes, Sizes};
+use loquat_session::recurrent_state::StateLayout;
 use loquat_session::sequences::{SequenceLimits, Sequences};
 use loquat_session::{
     Backend, BackendTraits, Device, DeviceKind, KvElementFormat, KvFormat, KvGroups, ModelSource,
@@ -49,7 +50,6 @@ use model::Model;
 use pack::Packer;
 use page::PageLayout;
 use pool::Pool;
-use recurrent_state::StateLayout;
 use session::CpuSession;
 
 /// The backend on one instruction set.

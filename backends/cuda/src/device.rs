@@ -10,10 +10,31 @@ pub trait Device: Send {
     /// Frees what [`allocate`](Self::allocate) returned; none: does nothing.
     fn free(&mut self, address: Address);
 
+    /// A range of addresses whose memory is [committed](Self::commit) in parts. Freed like an
+    /// allocation.
+    fn reserve(&mut self, bytes: usize) -> Result<Address, DeviceError> {
+        self.allocate(bytes)
+    }
+
+    /// Backs a part of a reserved range with memory.
+    fn commit(&mut self, _at: Address, _bytes: usize) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
+    /// Takes the memory of a committed part back, whose contents are lost.
+    fn decommit(&mut self, _at: Address, _bytes: usize) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
     fn write(&mut self, to: Address, bytes: &[u8]) -> Result<(), DeviceError>;
 
     /// Waits for earlier launches.
     fn read(&mut self, from: Address, out: &mut [u8]) -> Result<(), DeviceError>;
+
+    /// Reads bytes, of which those that were never written may be anything.
+    fn read_any(&mut self, from: Address, out: &mut [u8]) -> Result<(), DeviceError> {
+        self.read(from, out)
+    }
 
     /// Copies bytes, which may include some that were never written.
     fn copy(&mut self, from: Address, to: Address, bytes: usize) -> Result<(), DeviceError>;
@@ -56,6 +77,8 @@ pub enum AccessFault {
     OutOfBounds { offset: u64, end: u64, size: u64 },
     #[error("byte {offset} of an allocation is not a multiple of {alignment}")]
     Misaligned { offset: u64, alignment: u64 },
+    #[error("byte {offset} of a reservation is not committed")]
+    NotCommitted { offset: u64 },
     #[error("byte {offset} of an allocation was never written")]
     NeverWritten { offset: u64 },
     /// Two parts of a launch, which a GPU runs at the same time, access the same memory, and at

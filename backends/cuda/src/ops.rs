@@ -4,9 +4,11 @@
 //! Every operation covers the tokens of a [`Step`], whose vectors lie `stride` values apart in
 //! planned buffers of `f32`. An [`Address`] of zero means that an input is absent.
 
+use bytemuck::NoUninit;
+
 /// A place in the device's memory.
 #[repr(transparent)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default, Hash, PartialOrd, Ord)]
+#[derive(NoUninit, Debug, Clone, Copy, PartialEq, Eq, Default, Hash, PartialOrd, Ord)]
 pub struct Address(pub u64);
 
 impl Address {
@@ -32,7 +34,7 @@ pub const PAGE: usize = 64;
 
 /// What a launch covers, passed by value beside the operation.
 #[repr(C)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(NoUninit, Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Step {
     /// The launch covers tokens from here on.
     pub first: u32,
@@ -46,7 +48,7 @@ pub struct Step {
 
 /// Where the step's own data are. Written before each step; the addresses never change.
 #[repr(C)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(NoUninit, Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct Tables {
     /// `u32[token]`. Positions of media have [`MEDIA_ID`].
     pub ids: Address,
@@ -79,7 +81,7 @@ pub struct Tables {
 pub const MEDIA_ID: u32 = u32::MAX;
 
 #[repr(C)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(NoUninit, Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct RowTable {
     /// Its first token.
     pub first: u32,
@@ -95,7 +97,7 @@ pub struct RowTable {
 
 /// A copy of a row's state to save.
 #[repr(C)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(NoUninit, Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct StateCopy {
     /// After so many of the row's tokens.
     pub tokens: u32,
@@ -105,7 +107,7 @@ pub struct StateCopy {
 
 /// A row's pages in a group of layers.
 #[repr(C)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
+#[derive(NoUninit, Debug, Clone, Copy, PartialEq, Eq, Default)]
 pub struct PageRun {
     /// In [`Tables::pages`].
     pub start: u32,
@@ -115,7 +117,7 @@ pub struct PageRun {
 
 /// How matrices and caches store a value.
 #[repr(u32)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[derive(NoUninit, Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub enum Format {
     F32 = 0,
     Bf16 = 1,
@@ -132,7 +134,7 @@ impl Format {
 
 /// `[row][col]`, contiguous.
 #[repr(C)]
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(NoUninit, Debug, Clone, Copy, PartialEq)]
 pub struct MatrixRef {
     pub values: Address,
     pub rows: u32,
@@ -144,7 +146,7 @@ pub struct MatrixRef {
 /// A layer's keys and values: pages of `page_bytes` from `pages` on. In a page, keys are
 /// `[head][slot][head_dim]` and values `[head][value_dim][slot]`.
 #[repr(C)]
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(NoUninit, Debug, Clone, Copy, PartialEq)]
 pub struct KvRef {
     pub pages: Address,
     pub page_bytes: u64,
@@ -163,7 +165,7 @@ pub struct KvRef {
 
 /// `x = table[id] * scale (+ positions[position])`, or a position's features.
 #[repr(C)]
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(NoUninit, Debug, Clone, Copy, PartialEq)]
 pub struct Embed {
     pub out: Address,
     pub table: MatrixRef,
@@ -176,7 +178,7 @@ pub struct Embed {
 /// `out += table[id] * scale`, then `out *= factor`: the embeddings of per-layer inputs. Media have
 /// the row of `media_id`.
 #[repr(C)]
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(NoUninit, Debug, Clone, Copy, PartialEq)]
 pub struct AddEmbedding {
     pub out: Address,
     pub table: MatrixRef,
@@ -188,7 +190,7 @@ pub struct AddEmbedding {
 
 /// `x += features[level]` at positions that have them.
 #[repr(C)]
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(NoUninit, Debug, Clone, Copy, PartialEq)]
 pub struct AddFeatures {
     pub out: Address,
     pub width: u32,
@@ -196,7 +198,7 @@ pub struct AddFeatures {
 }
 
 #[repr(u32)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(NoUninit, Debug, Clone, Copy, PartialEq, Eq)]
 pub enum NormFunction {
     /// Only the factors.
     None = 0,
@@ -209,7 +211,7 @@ pub enum NormFunction {
 /// `out = norm(x * before) * after`, for each of `parts` vectors of `len` in a token. May be in
 /// place.
 #[repr(C)]
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(NoUninit, Debug, Clone, Copy, PartialEq)]
 pub struct Norm {
     pub input: Address,
     pub out: Address,
@@ -232,7 +234,7 @@ pub struct Norm {
 /// `out = matrix * input + bias`, `batch` times: per head, matrices are contiguous, and inputs and
 /// outputs `input_step` and `out_step` values apart.
 #[repr(C)]
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(NoUninit, Debug, Clone, Copy, PartialEq)]
 pub struct Linear {
     pub matrix: MatrixRef,
     pub input: Address,
@@ -251,7 +253,7 @@ pub struct Linear {
 /// `a` is `f32[rank][cols]`, `b` `f32[rows][rank]`. Batched like [`Linear`], with factors of their
 /// own for each.
 #[repr(C)]
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(NoUninit, Debug, Clone, Copy, PartialEq)]
 pub struct LowRank {
     pub a: Address,
     pub b: Address,
@@ -270,7 +272,7 @@ pub struct LowRank {
 
 /// The angles of a rope: `cos` and `sin` are `f32[token][pairs]`.
 #[repr(C)]
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(NoUninit, Debug, Clone, Copy, PartialEq)]
 pub struct Angles {
     pub cos: Address,
     pub sin: Address,
@@ -285,7 +287,7 @@ pub struct Angles {
 
 /// Rotates the first `2 * pairs` values of each head, in place.
 #[repr(C)]
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(NoUninit, Debug, Clone, Copy, PartialEq)]
 pub struct Rope {
     pub values: Address,
     pub cos: Address,
@@ -302,7 +304,7 @@ pub struct Rope {
 
 /// `values *= 1 + beta * ln(1 + floor((position + offset) / span))`
 #[repr(C)]
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(NoUninit, Debug, Clone, Copy, PartialEq)]
 pub struct Temperature {
     pub values: Address,
     pub stride: u32,
@@ -315,7 +317,7 @@ pub struct Temperature {
 
 /// Writes each token's keys and values to its page.
 #[repr(C)]
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(NoUninit, Debug, Clone, Copy, PartialEq)]
 pub struct WriteKv {
     pub kv: KvRef,
     /// `[token][head][head_dim]`
@@ -327,7 +329,7 @@ pub struct WriteKv {
 }
 
 #[repr(u32)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(NoUninit, Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ReachKind {
     All = 0,
     Window = 1,
@@ -337,7 +339,7 @@ pub enum ReachKind {
 /// Softmax attention of each token's heads over its sequence's pages. A token sees positions from
 /// the first in reach to itself, or to before `seen_end` if the layer looks ahead.
 #[repr(C)]
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(NoUninit, Debug, Clone, Copy, PartialEq)]
 pub struct Attend {
     pub kv: KvRef,
     /// `[token][head][head_dim]`
@@ -360,7 +362,7 @@ pub struct Attend {
 /// Attention without pages: token `t` attends to tokens `ranges[t]`, `u32[token][2]`, of the same
 /// buffers. For vision towers.
 #[repr(C)]
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(NoUninit, Debug, Clone, Copy, PartialEq)]
 pub struct AttendDense {
     pub query: Address,
     pub key: Address,
@@ -375,7 +377,7 @@ pub struct AttendDense {
 }
 
 #[repr(u32)]
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(NoUninit, Debug, Clone, Copy, PartialEq, Eq)]
 pub enum ActivationFunction {
     /// `x`
     Identity = 0,
@@ -392,7 +394,7 @@ pub enum ActivationFunction {
 
 /// `out = function(gate * scale) * up`. May be in place of `gate`.
 #[repr(C)]
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(NoUninit, Debug, Clone, Copy, PartialEq)]
 pub struct Activate {
     pub gate: Address,
     /// None: ones.
@@ -413,7 +415,7 @@ pub struct Activate {
 
 /// `out = a * left + b * right`, `[token][len]`. May be in place.
 #[repr(C)]
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(NoUninit, Debug, Clone, Copy, PartialEq)]
 pub struct Add {
     pub a: Address,
     /// None: zeros.
@@ -429,7 +431,7 @@ pub struct Add {
 
 /// `out = a * b`, `[token][len]`. May be in place.
 #[repr(C)]
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(NoUninit, Debug, Clone, Copy, PartialEq)]
 pub struct Multiply {
     pub a: Address,
     pub b: Address,
@@ -442,7 +444,7 @@ pub struct Multiply {
 
 /// `values = values * scale + bias`, with vectors of `len`; either may be none.
 #[repr(C)]
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(NoUninit, Debug, Clone, Copy, PartialEq)]
 pub struct Affine {
     pub values: Address,
     pub scale: Address,
@@ -453,7 +455,7 @@ pub struct Affine {
 
 /// Bounds values; NaN stays NaN.
 #[repr(C)]
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(NoUninit, Debug, Clone, Copy, PartialEq)]
 pub struct Clamp {
     pub input: Address,
     pub out: Address,
@@ -468,7 +470,7 @@ pub struct Clamp {
 /// A causal convolution over each row's tokens in place, whose last inputs are a part of the row's
 /// state, `[kernel - 1][channels]` from value `state` on, the oldest first. Covers rows.
 #[repr(C)]
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(NoUninit, Debug, Clone, Copy, PartialEq)]
 pub struct Convolve {
     pub values: Address,
     /// `f32[channel][kernel]`, the oldest input first.
@@ -487,7 +489,7 @@ pub struct Convolve {
 /// `decay = exp(rate[head] * softplus(decay + bias))` for the `per_head` decays of each head, and
 /// `beta = sigmoid(beta)`.
 #[repr(C)]
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(NoUninit, Debug, Clone, Copy, PartialEq)]
 pub struct DeltaGates {
     /// `[token][head][per_head]`
     pub decay: Address,
@@ -505,7 +507,7 @@ pub struct DeltaGates {
 /// from value `state + head * key_dim * value_dim` on:
 /// `s *= decay; delta = (value - s·key) * beta; s += key ⊗ delta; out = s·query`. Covers rows.
 #[repr(C)]
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(NoUninit, Debug, Clone, Copy, PartialEq)]
 pub struct DeltaUpdate {
     /// `[token][key_head][key_dim]`, contiguous tokens; likewise `key`.
     pub query: Address,
@@ -534,7 +536,7 @@ pub struct DeltaUpdate {
 /// `dt = clamp(softplus(step + step_bias)); s = s * exp(rate * dt) + x * dt ⊗ B;
 /// out = s·C + skip * x`. Covers rows.
 #[repr(C)]
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(NoUninit, Debug, Clone, Copy, PartialEq)]
 pub struct MambaUpdate {
     /// `[token][width]`
     pub projected: Address,
@@ -557,7 +559,7 @@ pub struct MambaUpdate {
 /// Chooses a token's experts from the router's logits, which it overwrites with scores. The
 /// choices ascend by expert.
 #[repr(C)]
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(NoUninit, Debug, Clone, Copy, PartialEq)]
 pub struct Route {
     /// `f32[token][count]`
     pub logits: Address,
@@ -588,7 +590,7 @@ pub struct Route {
 /// `out[token][k] = matrices[experts[token][k]] * input + bias[expert]`. Matrices of a stack are
 /// contiguous.
 #[repr(C)]
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(NoUninit, Debug, Clone, Copy, PartialEq)]
 pub struct ExpertLinear {
     /// The first matrix.
     pub matrix: MatrixRef,
@@ -610,7 +612,7 @@ pub struct ExpertLinear {
 
 /// `out = sum over k of input[token][k] * weights[token][k]`, in order.
 #[repr(C)]
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(NoUninit, Debug, Clone, Copy, PartialEq)]
 pub struct CombineExperts {
     pub input: Address,
     pub out: Address,
@@ -624,11 +626,11 @@ pub struct CombineExperts {
 
 /// `out[i] = input[index[i]]`, vectors of `len`.
 #[repr(C)]
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(NoUninit, Debug, Clone, Copy, PartialEq)]
 pub struct Gather {
     pub input: Address,
     pub out: Address,
-    /// `u32[]`
+    /// `u32[]`; none: [`Tables::emitted`].
     pub index: Address,
     pub input_stride: u32,
     pub out_stride: u32,
@@ -636,9 +638,23 @@ pub struct Gather {
     pub reserved: u32,
 }
 
+/// Copies `parts` vectors of `len` within each token, which lie `input_step` and `out_step` apart.
+#[repr(C)]
+#[derive(NoUninit, Debug, Clone, Copy, PartialEq)]
+pub struct CopyParts {
+    pub input: Address,
+    pub out: Address,
+    pub input_stride: u32,
+    pub out_stride: u32,
+    pub parts: u32,
+    pub input_step: u32,
+    pub out_step: u32,
+    pub len: u32,
+}
+
 /// `logits = softcap(logits * scale)`
 #[repr(C)]
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(NoUninit, Debug, Clone, Copy, PartialEq)]
 pub struct FinishLogits {
     pub logits: Address,
     pub vocab: u32,
@@ -651,7 +667,7 @@ pub struct FinishLogits {
 /// The index of the largest of `[count][vocab]`, the lowest of equal ones; [`NOT_A_NUMBER`] if any
 /// is NaN.
 #[repr(C)]
-#[derive(Debug, Clone, Copy, PartialEq)]
+#[derive(NoUninit, Debug, Clone, Copy, PartialEq)]
 pub struct Largest {
     pub logits: Address,
     /// `u32[]`
@@ -681,7 +697,7 @@ macro_rules! operations {
             /// The parameters as a kernel receives them.
             pub fn parameters(&self) -> &[u8] {
                 match self {
-                    $(Op::$name(parameters) => bytes_of(parameters),)*
+                    $(Op::$name(parameters) => bytemuck::bytes_of(parameters),)*
                 }
             }
         }
@@ -725,13 +741,7 @@ operations!(
     ExpertLinear,
     CombineExperts,
     Gather,
+    CopyParts,
     FinishLogits,
     Largest,
 );
-
-/// The bytes of a parameter struct.
-pub fn bytes_of<T: Copy>(value: &T) -> &[u8] {
-    // SAFETY: the structs here are `repr(C)` of integers and floats whose fields fill them without
-    // padding (a test adds up their sizes), so all bytes are initialised.
-    unsafe { std::slice::from_raw_parts(std::ptr::from_ref(value).cast(), size_of::<T>()) }
-}

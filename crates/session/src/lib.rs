@@ -3,7 +3,7 @@
 //!
 //! A session owns the weights and all KV state on its device. No tensor type crosses this
 //! seam, so a backend may be eager, hand-written or compiled. The modules `limits`, `loading`,
-//! `sequences`, `tower` and `transfer` are shared code for backends, not part of the contract. Scheduling,
+//! `recurrent_state`, `sequences`, `tower` and `transfer` are shared code for backends, not part of the contract. Scheduling,
 //! sampling, text and files belong to other crates; nothing here blocks on I/O or knows JSON.
 #![deny(missing_docs)]
 
@@ -22,6 +22,7 @@ pub mod limits;
 pub mod loading;
 pub mod media;
 mod plan;
+pub mod recurrent_state;
 mod sampled_positions;
 pub mod sequences;
 pub mod tower;

@@ -15,6 +15,7 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use loquat_cpu_kernels::{Kernels, KvElement, PAGE, PagePtr};
+use loquat_session::recurrent_state::StateLayout;
 use loquat_spec::NormKind;
 
 use crate::adapted::{self, StepAdapters, extend_runs, multiply_adapted};
@@ -25,7 +26,6 @@ use crate::linear::{Activations, Linear, Product, for_parts, for_tokens};
 use crate::model::{Block, Branch, Inner, LowRank, Model, Norm, Output};
 use crate::page::PageLayout;
 use crate::pool::Pool;
-use crate::recurrent_state::StateLayout;
 use crate::shared::SharedMut;
 
 /// The step's tokens, flattened over its rows, and the slots for their keys and values.

@@ -1,7 +1,7 @@
 //! Operations on each value by itself.
 
-use super::{Launch, Result, sigmoid, vector};
-use crate::ops::{Activate, ActivationFunction, Add, Affine, Clamp, Multiply};
+use super::{Launch, Result, at, sigmoid, vector};
+use crate::ops::{Activate, ActivationFunction, Add, Affine, Clamp, CopyParts, Multiply};
 
 impl Launch<'_> {
     pub(super) fn activate(&mut self, op: &Activate) -> Result<()> {
@@ -83,6 +83,21 @@ impl Launch<'_> {
                 *value += bias;
             }
             self.access.write("values", from, &values)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn copy_parts(&mut self, op: &CopyParts) -> Result<()> {
+        for token in self.covered() {
+            self.access.set_unit(token);
+            let input = vector(op.input, token, op.input_stride);
+            let out = vector(op.out, token, op.out_stride);
+            for part in 0..op.parts as usize {
+                let from = at(input, part * op.input_step as usize);
+                let values = self.access.f32s("input", from, op.len as usize)?;
+                let to = at(out, part * op.out_step as usize);
+                self.access.write("out", to, &values)?;
+            }
         }
         Ok(())
     }

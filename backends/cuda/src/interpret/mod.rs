@@ -86,6 +86,35 @@ impl Device for Interpreter {
         }
     }
 
+    fn reserve(&mut self, bytes: usize) -> Result<Address, DeviceError> {
+        self.report_misuse()?;
+        // Addresses are all that it takes.
+        let out_of_memory = DeviceError::OutOfMemory {
+            wanted: bytes as u64,
+            available: self.memory.free_bytes(),
+        };
+        self.memory.reserve(bytes).ok_or(out_of_memory)
+    }
+
+    fn commit(&mut self, at: Address, bytes: usize) -> Result<(), DeviceError> {
+        self.report_misuse()?;
+        let available = self.memory.free_bytes();
+        let committed = self.memory.commit(at, bytes);
+        if committed.map_err(invalid("commit", "at"))? {
+            return Ok(());
+        }
+        Err(DeviceError::OutOfMemory {
+            wanted: bytes as u64,
+            available,
+        })
+    }
+
+    fn decommit(&mut self, at: Address, bytes: usize) -> Result<(), DeviceError> {
+        self.report_misuse()?;
+        let decommitted = self.memory.decommit(at, bytes);
+        decommitted.map_err(invalid("decommit", "at"))
+    }
+
     fn write(&mut self, to: Address, bytes: &[u8]) -> Result<(), DeviceError> {
         self.report_misuse()?;
         let span = self.memory.span(to, bytes.len(), 1);
@@ -100,6 +129,14 @@ impl Device for Interpreter {
         let span = self.memory.span(from, out.len(), 1);
         let bytes = span.and_then(|span| self.memory.bytes(span));
         out.copy_from_slice(bytes.map_err(invalid("read", "from"))?);
+        Ok(())
+    }
+
+    fn read_any(&mut self, from: Address, out: &mut [u8]) -> Result<(), DeviceError> {
+        self.report_misuse()?;
+        let span = self.memory.span(from, out.len(), 1);
+        let bytes = span.and_then(|span| self.memory.any_bytes(span));
+        out.copy_from_slice(bytes.map_err(invalid("read_any", "from"))?);
         Ok(())
     }
 
@@ -166,6 +203,7 @@ impl Launch<'_> {
             Op::ExpertLinear(op) => self.expert_linear(op),
             Op::CombineExperts(op) => self.combine_experts(op),
             Op::Gather(op) => self.gather(op),
+            Op::CopyParts(op) => self.copy_parts(op),
             Op::FinishLogits(op) => self.finish_logits(op),
             Op::Largest(op) => self.largest(op),
         }

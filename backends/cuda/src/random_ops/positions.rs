@@ -105,11 +105,15 @@ pub fn gather(mut b: Builder) -> Case {
     let out = b.output_vectors(len, 1.0);
     let index: Vec<u32> = (0..b.tokens).map(|_| b.below(from) as u32).collect();
     let index = b.words(&index);
+    let is_emitted = b.flag();
+    if is_emitted {
+        b.tables.emitted = index;
+    }
     b.finish(move |placed| {
         let op = Gather {
             input: placed.at(input.at),
             out: placed.at(out.at),
-            index: placed.at(index),
+            index: placed.at(if is_emitted { Place::NONE } else { index }),
             input_stride: input.stride,
             out_stride: out.stride,
             len: len as u32,

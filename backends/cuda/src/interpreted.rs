@@ -1,0 +1,53 @@
+//! The backend over the interpreter: the same lowering and sessions as on a GPU, computed in plain
+//! Rust. Slow; for tests on machines without a GPU.
+
+use loquat_session::{
+    Backend, Device, DeviceKind, ModelSource, OpenError, Plan, Probe, Session, SessionOptions,
+};
+
+use crate::interpret::Interpreter;
+use crate::open::{DeviceTraits, Draft};
+
+/// Runs programs in plain Rust.
+pub struct InterpretedBackend;
+
+impl InterpretedBackend {
+    fn draft(&self, source: &ModelSource, options: &SessionOptions) -> Result<Draft, OpenError> {
+        let traits = DeviceTraits {
+            label: "cuda (interpreted)".to_owned(),
+            memory_bytes: Some(16 << 30),
+        };
+        Draft::new(source, options, traits)
+    }
+}
+
+impl Backend for InterpretedBackend {
+    fn name(&self) -> &'static str {
+        "cuda-interpreter"
+    }
+
+    fn probe(&self) -> Probe {
+        Probe::Available(vec![Device {
+            kind: DeviceKind::Cpu,
+            label: "cuda (interpreted)".to_owned(),
+            memory_bytes: None,
+        }])
+    }
+
+    fn plan(&self, source: &ModelSource, options: &SessionOptions) -> Result<Plan, OpenError> {
+        Ok(self.draft(source, options)?.plan(source))
+    }
+
+    fn open(
+        &self,
+        source: ModelSource,
+        options: &SessionOptions,
+        progress: &mut dyn FnMut(f32),
+    ) -> Result<Box<dyn Session>, OpenError> {
+        let draft = self.draft(&source, options)?;
+        draft.check_memory()?;
+        let device = Box::new(Interpreter::default());
+        let session = draft.open(device, &source, options, progress)?;
+        Ok(Box::new(session))
+    }
+}

@@ -1,0 +1,253 @@
+//! Plans and opens sessions on any [`Device`].
+
+use std::sync::Arc;
+
+use loquat_session::limits::{Limits, MediaSizes, Sizes as LimitSizes};
+use loquat_session::sequences::{SequenceLimits, Sequences};
+use loquat_session::{
+    AdapterLimits, BackendTraits, KvElementFormat, KvFormat, MediaInputs, ModelSource, OpenError,
+    Plan, Precision, SessionError, SessionOptions, transfer,
+};
+use loquat_spec::{ModelSpec, RopeScaling, Role};
+use loquat_weights::Weights;
+
+use crate::device::{Device, DeviceError};
+use crate::lower::{Buffers, KvLayout, Sizes, WeightLoader, lower};
+use crate::ops::{Format, PAGE};
+use crate::session::CudaSession;
+use crate::storage::DeviceStorage;
+use crate::tables::{StepSizes, StepTables};
+
+/// A device to plan for.
+pub struct DeviceTraits {
+    /// For display.
+    pub label: String,
+    pub memory_bytes: Option<u64>,
+}
+
+/// A session that is not opened yet.
+pub struct Draft {
+    format: Format,
+    kv: KvLayout,
+    kv_format: KvFormat,
+    sizes: Sizes,
+    limits: Limits,
+    traits: DeviceTraits,
+}
+
+impl Draft {
+    pub fn new(
+        source: &ModelSource,
+        options: &SessionOptions,
+        traits: DeviceTraits,
+    ) -> Result<Self, OpenError> {
+        let spec = &source.spec;
+        let kv_format = kv_format(options)?;
+        if let Some(threads) = options.threads {
+            return Err(OpenError::Option {
+                option: "threads",
+                found: threads.to_string(),
+                expected: "absent: a GPU has no threads to choose".to_owned(),
+            });
+        }
+        let format = match options.precision {
+            Precision::Fast => Format::Bf16,
+            Precision::Reference => Format::F32,
+        };
+        let kv_element = match kv_format.element() {
+            KvElementFormat::F32 => Format::F32,
+            _ => Format::Bf16,
+        };
+        let kv = KvLayout::new(spec, kv_element);
+        // The tower does not run here: only raw embeddings are taken.
+        let media = MediaSizes {
+            positions: options.media_positions.unwrap_or(0),
+            ..MediaSizes::new(spec, options, size_of::<f32>())
+        };
+        let context = options.context.unwrap_or(spec.max_context);
+        let step_tokens = media.step_tokens(options.max_step_tokens, context);
+        let sizes = Sizes {
+            tokens: step_tokens,
+            context,
+        };
+        let (weight_bytes, buffer_bytes) = measure(spec, &source.weights, format, &kv, sizes)?;
+        let table_bytes = StepTables::max_bytes(&StepSizes {
+            tokens: step_tokens,
+            rows: options.max_sequences.min(step_tokens),
+            groups: kv.groups(),
+            levels: 1 + spec.vision.as_ref().map_or(0, |vision| vision.deepstack.len()),
+            row_pages: context / PAGE + 2,
+        });
+        let limit_sizes = LimitSizes {
+            device_bytes: traits.memory_bytes,
+            kv_groups: kv.kv_groups(),
+            granularity: PAGE,
+            state_bytes: kv.state_bytes() as u64,
+            weight_bytes,
+            mapped_bytes: 0,
+            buffer_bytes: buffer_bytes.saturating_add(table_bytes),
+            media,
+            adapters: AdapterLimits::NONE,
+        };
+        let limits = Limits::new(spec.max_context, options, &limit_sizes)?;
+        Ok(Self {
+            format,
+            kv,
+            kv_format,
+            sizes,
+            limits,
+            traits,
+        })
+    }
+
+    pub fn plan(&self, source: &ModelSource) -> Plan {
+        let traits = BackendTraits {
+            device: self.traits.label.clone(),
+            kv_format: self.kv_format.to_string(),
+            draws: false,
+            batch_invariant: true,
+        };
+        let mut plan = Plan::new(&source.spec, &self.limits, traits);
+        plan.capabilities.media = MediaInputs {
+            images: false,
+            videos: false,
+            ..plan.capabilities.media
+        };
+        plan.notes = notes(&source.weights, self.format);
+        plan
+    }
+
+    pub fn check_memory(&self) -> Result<(), OpenError> {
+        self.limits.check_memory()
+    }
+
+    pub fn open(
+        mut self,
+        mut device: Box<dyn Device>,
+        source: &ModelSource,
+        options: &SessionOptions,
+        progress: &mut dyn FnMut(f32),
+    ) -> Result<CudaSession, OpenError> {
+        let plan = self.plan(source);
+        let spec = &source.spec;
+        let mut buffers = Buffers::default();
+        let mut ignored = |_: f32| {};
+        let mut counting = WeightLoader::new(&source.weights, None, self.format, &mut ignored);
+        lower(spec, &mut counting, &mut buffers, &self.kv, self.sizes)?;
+        buffers.allocate(&mut *device, self.sizes.tokens)?;
+        let kv_tokens = self.limits.kv_tokens;
+        let storage = DeviceStorage::new(device, &mut self.kv, kv_tokens)?;
+        let program = {
+            let mut device = storage.device();
+            let device: &mut dyn Device = &mut **device;
+            let weights = &source.weights;
+            let mut loader = WeightLoader::new(weights, Some(device), self.format, progress);
+            lower(spec, &mut loader, &mut buffers, &self.kv, self.sizes)?
+        };
+        let fingerprint = transfer::fingerprint(source, &self.kv_format.to_string());
+        Ok(CudaSession {
+            program,
+            sequences: Sequences::new(storage, SequenceLimits::from(&self.limits)),
+            range_fingerprint: range_fingerprint(spec, fingerprint, options, &self.limits),
+            fingerprint,
+            capabilities: plan.capabilities,
+            memory: plan.memory,
+            spec: Arc::clone(spec),
+            tables: StepTables::default(),
+            rows: Default::default(),
+        })
+    }
+}
+
+/// Bytes of weights and of buffers.
+fn measure(
+    spec: &ModelSpec,
+    weights: &Weights,
+    format: Format,
+    kv: &KvLayout,
+    sizes: Sizes,
+) -> Result<(u64, u64), OpenError> {
+    let mut ignored = |_: f32| {};
+    let mut loader = WeightLoader::new(weights, None, format, &mut ignored);
+    let mut buffers = Buffers::default();
+    lower(spec, &mut loader, &mut buffers, kv, sizes)?;
+    Ok((loader.bytes().0, buffers.bytes(sizes.tokens).0))
+}
+
+/// The requested format, or the default of the precision.
+fn kv_format(options: &SessionOptions) -> Result<KvFormat, OpenError> {
+    let format = options.kv_format.unwrap_or(match options.precision {
+        Precision::Fast => KvFormat::BF16,
+        Precision::Reference => KvFormat::F32,
+    });
+    match format.element() {
+        KvElementFormat::F32 | KvElementFormat::Bf16 => Ok(format),
+        _ => Err(OpenError::Option {
+            option: "kv_format",
+            found: format.to_string(),
+            expected: "bf16 or f32 on this backend".to_owned(),
+        }),
+    }
+}
+
+/// What matrices are stored as, by their format in the file.
+fn notes(weights: &Weights, format: Format) -> Vec<String> {
+    let stored = match format {
+        Format::F32 => "f32",
+        Format::Bf16 => "bf16",
+    };
+    let mut formats: Vec<String> = weights
+        .matrices()
+        .filter(|(role, _)| !matches!(role, Role::Vision(_)))
+        .map(|(_, matrix)| matrix.format())
+        .collect();
+    formats.sort();
+    formats.dedup();
+    formats
+        .iter()
+        .filter(|own| own.to_lowercase() != stored)
+        .map(|own| format!("{own} weights are decoded to {stored}"))
+        .collect()
+}
+
+/// Keys and values also depend on the precision, and on the context if it selects the rotations.
+fn range_fingerprint(
+    spec: &ModelSpec,
+    fingerprint: u64,
+    options: &SessionOptions,
+    limits: &Limits,
+) -> Result<u64, SessionError> {
+    if spec.is_recurrent() {
+        return Err(SessionError::Unsupported(
+            "exporting ranges of recurrent models",
+        ));
+    }
+    if limits.sizes.kv_groups.free_within(limits.context) {
+        return Err(SessionError::Unsupported(
+            "exporting ranges of models whose windows free memory",
+        ));
+    }
+    let is_long = spec
+        .mixers()
+        .filter_map(|(_, mixer)| mixer.rope())
+        .any(|rope| {
+            matches!(&rope.scaling, RopeScaling::LongRope { original_context, .. }
+            if limits.context > *original_context)
+        });
+    let depends_on = format!("cuda {:?} {is_long}", options.precision);
+    Ok(transfer::range_fingerprint(fingerprint, &depends_on))
+}
+
+impl DeviceError {
+    pub fn into_open_error(self) -> OpenError {
+        match self {
+            DeviceError::OutOfMemory { wanted, available } => OpenError::OutOfMemory {
+                what: "model",
+                wanted,
+                bound: loquat_session::MemoryBound::Machine,
+                available,
+            },
+            other => OpenError::Device(other.to_string()),
+        }
+    }
+}

@@ -1,0 +1,433 @@
+//! The session contract over a program and a device.
+
+use std::ops::Range;
+use std::sync::Arc;
+
+use loquat_session::sequences::{PageSpan, RowGrant, Sequences, Slot, TokenPlace};
+use loquat_session::transfer::{Envelope, Unsealed, unseal};
+use loquat_session::{
+    Capabilities, Emit, Media, MediaHandle, MediaId, MediaLayout, Memory, SequenceId, Session,
+    SessionError, StepBatch, StepOutput, delegate_sequences,
+};
+use loquat_spec::ModelSpec;
+
+use crate::device::DeviceError;
+use crate::lower::{Domain, HEAD_BLOCK, Instruction, Program};
+use crate::ops::{Address, NOT_A_NUMBER, PAGE, PageRun, RowTable, StateCopy, Step};
+use crate::storage::{DeviceStorage, MediaFeatures};
+use crate::tables::StepTables;
+
+pub struct CudaSession {
+    pub program: Program,
+    pub sequences: Sequences<DeviceStorage>,
+    pub capabilities: Capabilities,
+    /// As planned, with nothing in use.
+    pub memory: Memory,
+    pub fingerprint: u64,
+    pub range_fingerprint: Result<u64, SessionError>,
+    pub spec: Arc<ModelSpec>,
+    pub tables: StepTables,
+    pub rows: StepRows,
+}
+
+/// The rows of a step; empty between steps, kept for their allocations.
+#[derive(Default)]
+pub struct StepRows {
+    accepted: Vec<Result<Accepted, SessionError>>,
+    hidden: Vec<u32>,
+    logits: Vec<u32>,
+    greedy: Vec<u32>,
+    /// The row of the batch that each greedy token is for.
+    greedy_rows: Vec<usize>,
+}
+
+struct Accepted {
+    /// Its first token in the step.
+    first: usize,
+    grant: RowGrant,
+}
+
+impl StepRows {
+    fn clear(&mut self) {
+        let Self {
+            accepted,
+            hidden,
+            logits,
+            greedy,
+            greedy_rows,
+        } = self;
+        accepted.clear();
+        for tokens in [hidden, logits, greedy] {
+            tokens.clear();
+        }
+        greedy_rows.clear();
+    }
+
+    /// Records a row's positions and reserves room for their outputs.
+    fn push(&mut self, emit: Emit, row: &Accepted, output: &mut StepOutput) {
+        let end = (row.first + row.grant.tokens) as u32;
+        let last = |positions: usize| end - positions as u32..end;
+        match emit {
+            // Rows that draw are refused, since the capabilities exclude them.
+            Emit::Nothing | Emit::Drawn(_) => output.push_nothing(),
+            Emit::Greedy { positions } => {
+                output.push_tokens(positions);
+                self.greedy.extend(last(positions));
+                let row = output.rows().len() - 1;
+                self.greedy_rows.resize(self.greedy.len(), row);
+            }
+            Emit::Logits { positions } => {
+                output.push_logits(positions);
+                self.logits.extend(last(positions));
+            }
+            Emit::Hidden { positions } => {
+                output.push_hidden(positions);
+                self.hidden.extend(last(positions));
+            }
+        }
+    }
+}
+
+/// The pages of a sequence by group, each with the number of freed ones before them.
+fn owned_pages(
+    sequences: &Sequences<DeviceStorage>,
+    id: SequenceId,
+) -> Result<Vec<(usize, Vec<Slot>)>, SessionError> {
+    let groups = 0..sequences.storage().layout().groups();
+    groups
+        .map(|group| {
+            let span = sequences.pages(id, group)?;
+            Ok((span.first, span.slots.to_vec()))
+        })
+        .collect()
+}
+
+impl CudaSession {
+    /// The pages of a sequence by group.
+    fn page_spans(&self, id: SequenceId) -> Result<Vec<PageSpan<'_>>, SessionError> {
+        let groups = 0..self.sequences.storage().layout().groups();
+        groups
+            .map(|group| self.sequences.pages(id, group))
+            .collect()
+    }
+
+    /// Accepts the batch's rows and writes their tables; a refused row changes nothing.
+    fn plan(&mut self, batch: &StepBatch, rows: &mut StepRows) {
+        let groups = self.sequences.storage().layout().groups();
+        self.tables.clear(groups);
+        for index in 0..batch.rows().len() {
+            let planned = self.tables.tokens();
+            let capabilities = &self.capabilities;
+            let grant = self.sequences.accept(batch, index, planned, capabilities);
+            let accepted = grant.and_then(|grant| match self.plan_row(batch, index, &grant) {
+                Ok(first) => Ok(Accepted { first, grant }),
+                Err(error) => {
+                    self.sequences.roll_back(grant);
+                    Err(error)
+                }
+            });
+            rows.accepted.push(accepted);
+        }
+    }
+
+    /// Writes one row's tables and returns the index of its first token.
+    fn plan_row(
+        &mut self,
+        batch: &StepBatch,
+        index: usize,
+        grant: &RowGrant,
+    ) -> Result<usize, SessionError> {
+        let row = &batch.rows()[index];
+        let tables = &mut self.tables;
+        let first = tables.tokens();
+        let places = self.sequences.places(grant);
+        for (position, id) in (grant.start..).zip(batch.tokens(row)) {
+            let place = places.as_ref().map(|places| places[position - grant.start]);
+            let place = place.unwrap_or(TokenPlace {
+                rope: [position; 3],
+                seen_end: position + 1,
+            });
+            tables.push_token(*id, position, place);
+        }
+        let storage = self.sequences.storage();
+        let hidden = self.spec.hidden_size;
+        for span in batch.media(row) {
+            // Accepting the row has checked that the media exists.
+            let Some(features) = storage.media(span.id) else {
+                continue;
+            };
+            for (offset, position) in span.range.clone().enumerate() {
+                for level in 0..features.levels {
+                    let vector = level * features.positions + position;
+                    let at = features.values.values(vector * hidden);
+                    tables.set_features(first + span.at + offset, level, at);
+                }
+            }
+        }
+        for group in 0..storage.layout().groups() {
+            let span = self.sequences.pages(row.sequence, group)?;
+            tables.page_runs[group].push(PageRun {
+                start: tables.pages.len() as u32,
+                first: (span.first * PAGE) as u32,
+            });
+            let pages = span.slots.iter().map(|page| page.index() as u32);
+            tables.pages.extend(pages);
+        }
+        let first_snapshot = tables.snapshots.len();
+        let states = grant.states.as_ref();
+        for (at, state) in states.iter().flat_map(|states| states.snapshots()) {
+            tables.snapshots.push(StateCopy {
+                tokens: (at - grant.start) as u32,
+                reserved: 0,
+                to: storage.state(state),
+            });
+        }
+        let state = |slot: Option<Slot>| slot.map_or(Address::NONE, |slot| storage.state(slot));
+        tables.rows.push(RowTable {
+            first: first as u32,
+            tokens: grant.tokens as u32,
+            first_snapshot: first_snapshot as u32,
+            snapshots: (tables.snapshots.len() - first_snapshot) as u32,
+            before: state(states.and_then(|states| states.before)),
+            after: state(states.map(|states| states.after)),
+        });
+        Ok(first)
+    }
+
+    /// Runs the step's tokens through the model and computes what its rows emit.
+    fn run(&mut self, rows: &StepRows, output: &mut StepOutput) -> Result<(), DeviceError> {
+        let storage = self.sequences.storage();
+        let mut device = storage.device();
+        let step = self.tables.upload(&mut **device)?;
+        let launch = |device: &mut dyn crate::device::Device,
+                      instructions: &[Instruction],
+                      step: &Step| {
+            for instruction in instructions {
+                if instruction.only_with_media && step.tables.features.is_none() {
+                    continue;
+                }
+                let count = match instruction.domain {
+                    Domain::Rows => step.rows,
+                    Domain::Tokens | Domain::Emitted => step.count,
+                };
+                let step = Step { count, ..*step };
+                if count > 0 {
+                    device.launch(&instruction.op, &step)?;
+                }
+            }
+            Ok::<_, DeviceError>(())
+        };
+        let program = &self.program;
+        launch(&mut **device, &program.forward, &step)?;
+        // Emitted positions from `first` on.
+        let emitted = |first: usize, count: usize| {
+            let mut step = step;
+            step.count = count as u32;
+            step.tables.emitted = step.tables.emitted.values(first);
+            step
+        };
+        if !rows.hidden.is_empty() {
+            launch(
+                &mut **device,
+                &program.readout,
+                &emitted(0, rows.hidden.len()),
+            )?;
+            let out = output.all_hidden_mut();
+            device.read(program.hidden, bytemuck::cast_slice_mut(out))?;
+        }
+        let vocab = self.capabilities.vocab_size;
+        let kinds = [(rows.logits.len(), false), (rows.greedy.len(), true)];
+        let mut first = rows.hidden.len();
+        for (positions, greedy) in kinds {
+            for start in (0..positions).step_by(HEAD_BLOCK) {
+                let count = HEAD_BLOCK.min(positions - start);
+                let block = emitted(first + start, count);
+                launch(&mut **device, &program.readout, &block)?;
+                launch(&mut **device, &program.head, &block)?;
+                if greedy {
+                    launch(&mut **device, &program.largest, &block)?;
+                    let out = &mut output.all_tokens_mut()[start..start + count];
+                    device.read(program.chosen, bytemuck::cast_slice_mut(out))?;
+                } else {
+                    let out = &mut output.all_logits_mut()[start * vocab..(start + count) * vocab];
+                    device.read(program.logits, bytemuck::cast_slice_mut(out))?;
+                }
+            }
+            first += positions;
+        }
+        Ok(())
+    }
+}
+
+impl Session for CudaSession {
+    fn capabilities(&self) -> &Capabilities {
+        &self.capabilities
+    }
+
+    fn memory(&self) -> Memory {
+        self.sequences.memory(self.memory)
+    }
+
+    delegate_sequences!(sequences);
+
+    fn release(&mut self, sequence: SequenceId) -> Result<(), SessionError> {
+        self.sequences.release(sequence)
+    }
+
+    fn encode(&mut self, media: &Media) -> Result<MediaHandle, SessionError> {
+        let inputs = &self.capabilities.media;
+        let Media::Embeddings(values) = media else {
+            return Err(SessionError::Unsupported("images and videos"));
+        };
+        if !inputs.embeddings {
+            return Err(SessionError::Unsupported("media"));
+        }
+        let layout = MediaLayout::new(&self.spec, media, inputs.max_patches)?;
+        if !values.iter().all(|value| value.is_finite()) {
+            return Err(SessionError::NotANumber);
+        }
+        let handle = self.sequences.add_media(layout)?;
+        let storage = self.sequences.storage_mut();
+        let bytes: &[u8] = bytemuck::cast_slice(values);
+        let mut device = storage.device();
+        let written = device.allocate(bytes.len()).and_then(|address| {
+            device.write(address, bytes)?;
+            Ok(address)
+        });
+        drop(device);
+        match written {
+            Ok(address) => {
+                let features = MediaFeatures {
+                    values: address,
+                    levels: 1,
+                    positions: handle.positions,
+                };
+                storage.insert_media(handle.id, features);
+                Ok(handle)
+            }
+            Err(error) => {
+                self.sequences.release_media(handle.id)?;
+                Err(error.into())
+            }
+        }
+    }
+
+    fn media_features(&self, media: MediaId) -> Result<Vec<f32>, SessionError> {
+        let storage = self.sequences.storage();
+        let features = storage.media(media);
+        let features = features.ok_or(SessionError::UnknownMedia(media))?;
+        let vectors = features.levels * features.positions;
+        let mut values = vec![0.0_f32; vectors * self.spec.hidden_size];
+        let bytes = bytemuck::cast_slice_mut(&mut values);
+        storage.device().read(features.values, bytes)?;
+        Ok(values)
+    }
+
+    fn step(&mut self, batch: &StepBatch, output: &mut StepOutput) -> Result<(), SessionError> {
+        output.reset(&self.capabilities);
+        let mut rows = std::mem::take(&mut self.rows);
+        rows.clear();
+        self.plan(batch, &mut rows);
+        let accepted = std::mem::take(&mut rows.accepted);
+        for (row, accepted) in batch.rows().iter().zip(&accepted) {
+            match accepted {
+                Ok(accepted) => rows.push(row.emit, accepted, output),
+                Err(error) => output.push_error(error.clone()),
+            }
+        }
+        for tokens in [&rows.hidden, &rows.logits, &rows.greedy] {
+            self.tables.emitted.extend_from_slice(tokens);
+        }
+        let ready = self.sequences.storage_mut().check();
+        let ran = ready.and_then(|()| match self.tables.tokens() {
+            0 => Ok(()),
+            _ => self.run(&rows, output).map_err(SessionError::from),
+        });
+        let tokens: Vec<u32> = output.all_tokens_mut().to_vec();
+        for (token, row) in tokens.iter().zip(&rows.greedy_rows) {
+            if *token == NOT_A_NUMBER {
+                output.fail(*row, SessionError::NotANumber);
+            }
+        }
+        for (accepted, output) in accepted.into_iter().zip(output.rows()) {
+            let Ok(Accepted { grant, .. }) = accepted else {
+                continue;
+            };
+            if ran.is_ok() {
+                self.sequences.settle(grant, output);
+            } else {
+                self.sequences.roll_back(grant);
+            }
+        }
+        self.rows = rows;
+        ran
+    }
+
+    fn export(&self, sequence: SequenceId) -> Result<Vec<u8>, SessionError> {
+        let len = self.sequences.len(sequence)?;
+        let storage = self.sequences.storage();
+        let size = storage.export_len(len).unwrap_or(0);
+        let header = self.sequences.header(sequence)?;
+        let mut envelope = Envelope::new(self.fingerprint, &header, size);
+        let pages = self.page_spans(sequence)?;
+        let state = self.sequences.state(sequence)?;
+        storage.export(len, &pages, state, envelope.contents())?;
+        Ok(envelope.seal())
+    }
+
+    fn import(&mut self, bytes: &[u8]) -> Result<SequenceId, SessionError> {
+        let storage = self.sequences.storage();
+        let size = |len| storage.export_len(len);
+        let max_context = self.capabilities.max_context;
+        let Unsealed { header, contents } = unseal(bytes, self.fingerprint, max_context, size)?;
+        let len = header.len;
+        self.sequences.import(header, |sequences, grant| {
+            let pages = owned_pages(sequences, grant.sequence)?;
+            let state = grant.states.as_ref().map(|states| states.after);
+            let storage = sequences.storage_mut();
+            storage.import(len, &pages, state, contents)
+        })
+    }
+
+    fn range_fingerprint(&self) -> Result<u64, SessionError> {
+        self.range_fingerprint.clone()
+    }
+
+    fn export_range(
+        &self,
+        sequence: SequenceId,
+        range: Range<usize>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), SessionError> {
+        self.sequences.check_exported_range(sequence, &range)?;
+        let pages = self.page_spans(sequence)?;
+        self.sequences.storage().export_range(range, &pages, out)
+    }
+
+    fn import_range(
+        &mut self,
+        sequence: SequenceId,
+        tokens: usize,
+        bytes: &[u8],
+    ) -> Result<(), SessionError> {
+        let wanted = self.sequences.storage().range_len(tokens);
+        if wanted != Some(bytes.len()) {
+            let why = format!("{} bytes for {tokens} tokens", bytes.len());
+            return Err(SessionError::BadImport(why));
+        }
+        let max_context = self.capabilities.max_context;
+        let import = |sequences: &mut Sequences<DeviceStorage>, grant: &RowGrant| {
+            let pages = owned_pages(sequences, sequence)?;
+            let range = grant.start..grant.start + tokens;
+            sequences.storage_mut().import_range(range, &pages, bytes)
+        };
+        self.sequences
+            .import_range(sequence, (tokens, max_context), import)
+    }
+}
+
+impl From<DeviceError> for SessionError {
+    fn from(error: DeviceError) -> Self {
+        SessionError::Device(error.to_string())
+    }
+}

@@ -1,0 +1,3 @@
+//! The CUDA backend's programs, interpreted.
+
+mod conformance;
