@@ -7,7 +7,7 @@ use crate::command::cargo;
 use crate::error::Error;
 
 /// Features of the judge that build an optional backend, named after the backend.
-const FEATURES: &[&str] = &["mlx"];
+const FEATURES: &[&str] = &["mlx", "cuda"];
 
 /// Runs the judge with `args`. Paths in them are relative to the caller's directory.
 pub fn run(args: &[String]) -> Result<(), Error> {
@@ -40,6 +40,7 @@ mod tests {
         for (line, expected) in [
             ("--committed --backend mlx", Some("mlx")),
             ("--backend=mlx --json", Some("mlx")),
+            ("--backend cuda", Some("cuda")),
             ("--backend cpu", None),
             ("mlx --backend", None),
             ("--only mlx", None),

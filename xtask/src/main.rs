@@ -7,6 +7,7 @@
 mod arm64;
 mod command;
 mod compare;
+mod cuda;
 mod error;
 mod goldens;
 mod mlx;
@@ -14,6 +15,7 @@ mod packages;
 mod test;
 mod tidy;
 mod tools;
+mod wheel;
 
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -39,6 +41,7 @@ usage: cargo xtask <command>
     --svg FILE        plot the speeds
   mlx [VARIANT]       download MLX for builds with the feature `mlx`: cpu, cuda13 or metal
                       [default: metal on macOS, cpu elsewhere]
+  cuda                download the CUDA compiler for builds with the feature `cuda`
   arm64 [ARGS]        run cargo with these arguments for ARM64 Linux, programs emulated; on x86-64
                       Debian, as root [default: test the CPU kernels]
 ";
@@ -65,6 +68,7 @@ fn dispatch(args: &[String]) -> Result<(), Error> {
         Some((command, rest)) if command == "goldens" => goldens::run(rest),
         Some((command, rest)) if command == "compare" => compare::run(&root, rest),
         Some((command, rest)) if command == "mlx" => mlx::run(&root, rest),
+        Some((command, rest)) if command == "cuda" => cuda::run(&root, rest),
         Some((command, rest)) if command == "arm64" => arm64::run(&root, rest),
         Some((command, _)) if command == "help" || command == "--help" => {
             print!("{USAGE}");

@@ -1,14 +1,12 @@
 //! Downloads MLX: the library and headers of a Python wheel, unpacked once into the cache. The MLX
 //! backend's build script looks there last.
 
-mod wheel;
-
 use std::env::consts::{ARCH, OS};
 use std::fs;
 use std::path::{Path, PathBuf};
 
 use crate::error::Error;
-use wheel::{Platform, Wheel};
+use crate::wheel::{Platform, Wheel, Wheels};
 
 const VERSION: &str = "0.32.4";
 
@@ -164,20 +162,27 @@ impl Variant {
         matching.collect()
     }
 
-    fn fetch(&self, root: &Path, cache: &Path) -> Result<PathBuf, Error> {
-        let folder = cache.join(self.folder());
-        let path = folder.display();
-        if wheel::is_complete(&folder) {
-            println!("{} {VERSION} is already in {path}", self.package);
-            return Ok(folder);
-        }
-        let wheel = Wheel {
+    fn wheel(&self) -> Wheel {
+        Wheel {
             package: self.package,
             version: VERSION,
             platforms: self.platforms_for(OS, ARCH),
             fallback: self.platforms.first(),
+        }
+    }
+
+    fn fetch(&self, root: &Path, cache: &Path) -> Result<PathBuf, Error> {
+        let folder = cache.join(self.folder());
+        let path = folder.display();
+        let wheels = Wheels {
+            wheels: &[self.wheel()],
+            other_source: "or unpack the wheel yourself and set MLX_ROOT to its folder `mlx`",
         };
-        wheel.fetch(root, &folder)?;
+        if wheels.are_complete(&folder) {
+            println!("{} {VERSION} is already in {path}", self.package);
+            return Ok(folder);
+        }
+        wheels.fetch(root, &folder)?;
         println!("{} {VERSION} is in {path}", self.package);
         Ok(folder)
     }
@@ -187,7 +192,9 @@ impl Variant {
         if self.linked_libraries.is_empty() {
             return Ok(String::new());
         }
-        let packages: Vec<String> = wheel::requirements(folder)?
+        let packages: Vec<String> = self
+            .wheel()
+            .requirements(folder)?
             .iter()
             .map(|package| format!("{package:?}"))
             .collect();

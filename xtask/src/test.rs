@@ -3,6 +3,7 @@
 mod background;
 mod build;
 mod clients;
+mod cuda;
 mod deny;
 mod docs;
 mod fuzz;
@@ -85,6 +86,13 @@ const STAGES: &[Stage] = &[
         about: "cargo test --workspace, with the MLX backend on a downloaded MLX",
         install: Some(tools::install_ffmpeg),
         run: cargo_test,
+        ..SHORT
+    },
+    Stage {
+        name: "cuda",
+        about: "the CUDA backend with its kernels, compiled for every architecture",
+        install: Some(cuda::install),
+        run: cuda::run,
         ..SHORT
     },
     Stage {
@@ -343,7 +351,7 @@ mod tests {
     #[test]
     fn options_choose_stages() {
         let all = [
-            "fmt", "tidy", "clippy", "deny", "docs", "test", "goldens", "judges", "clients",
+            "fmt", "tidy", "clippy", "deny", "docs", "test", "cuda", "goldens", "judges", "clients",
         ];
         let full = [&all[..], &["fuzz", "arm64"]].concat();
         let cases: &[(&str, Option<&[&str]>)] = &[
@@ -353,7 +361,7 @@ mod tests {
             ("--only test,fmt", Some(&["fmt", "test"])),
             (
                 "--skip deny --skip docs,clients",
-                Some(&["fmt", "tidy", "clippy", "test", "goldens", "judges"]),
+                Some(&["fmt", "tidy", "clippy", "test", "cuda", "goldens", "judges"]),
             ),
             ("--only tidy,fuzz --skip fuzz", Some(&["tidy"])),
             ("--only fuzz --only fmt", Some(&["fmt", "fuzz"])),

@@ -220,6 +220,7 @@ impl Backend for CpuBackend {
                 kind: DeviceKind::Cpu,
                 label: label(kernels, machine::threads()),
                 memory_bytes: machine::memory_bytes(),
+                memory_bytes_per_second: None,
             }]),
             Err(error) => Probe::Unavailable {
                 why: format!("{error}."),

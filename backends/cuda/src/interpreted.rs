@@ -31,6 +31,7 @@ impl Backend for InterpretedBackend {
             kind: DeviceKind::Cpu,
             label: "cuda (interpreted)".to_owned(),
             memory_bytes: None,
+            memory_bytes_per_second: None,
         }])
     }
 

@@ -1,16 +1,106 @@
-//! The CUDA backend.
+//! The CUDA backend: models on NVIDIA GPUs, with kernels of our own that are part of the program.
+//!
+//! The driver's library is loaded at run time; without it, or without a GPU, everything else works,
+//! and [`Backend::probe`] says what is missing. Scheduling, sampling and text belong to the engine,
+//! files to `weights`.
 
+// The build script uses all of it.
+#[allow(dead_code)]
+mod architectures;
 pub mod device;
+pub mod driver;
+mod error;
+mod gpu;
 pub mod interpret;
 mod interpreted;
+pub mod kernels;
 pub mod launch;
 mod lower;
+#[cfg(test)]
+#[allow(dead_code)]
+#[path = "../build/nvcc.rs"]
+mod nvcc;
 mod open;
 pub mod ops;
+mod probe;
 #[doc(hidden)]
 pub mod random_ops;
 mod session;
 mod storage;
 mod tables;
 
+use loquat_session::{Backend, ModelSource, OpenError, Plan, Probe, Session, SessionOptions};
+
+pub use architectures::ComputeCapability;
+pub use gpu::Gpu;
 pub use interpreted::InterpretedBackend;
+
+use driver::DeviceInfo;
+use open::{DeviceTraits, Draft};
+
+/// The backend on the first GPU that the kernels run on.
+pub struct CudaBackend {
+    _private: (),
+}
+
+impl CudaBackend {
+    pub const AUTO: Self = Self { _private: () };
+
+    /// The GPU that sessions use.
+    fn device(&self) -> Result<DeviceInfo, OpenError> {
+        let devices = probe::usable_devices().unwrap_or_default();
+        devices.into_iter().next().ok_or_else(|| {
+            let (why, remedy) = match self.probe() {
+                Probe::Unavailable { why, remedy } => (why, remedy),
+                // It went away since.
+                Probe::Available(_) => ("The GPU is gone.".to_owned(), "Try again.".to_owned()),
+            };
+            OpenError::Unavailable {
+                backend: self.name(),
+                why,
+                remedy,
+            }
+        })
+    }
+
+    fn draft(
+        &self,
+        device: &DeviceInfo,
+        source: &ModelSource,
+        options: &SessionOptions,
+    ) -> Result<Draft, OpenError> {
+        let traits = DeviceTraits {
+            label: probe::label(device),
+            memory_bytes: Some(device.total_memory),
+        };
+        Draft::new(source, options, traits)
+    }
+}
+
+impl Backend for CudaBackend {
+    fn name(&self) -> &'static str {
+        "cuda"
+    }
+
+    fn probe(&self) -> Probe {
+        probe::probe()
+    }
+
+    fn plan(&self, source: &ModelSource, options: &SessionOptions) -> Result<Plan, OpenError> {
+        Ok(self.draft(&self.device()?, source, options)?.plan(source))
+    }
+
+    fn open(
+        &self,
+        source: ModelSource,
+        options: &SessionOptions,
+        progress: &mut dyn FnMut(f32),
+    ) -> Result<Box<dyn Session>, OpenError> {
+        let device = self.device()?;
+        let draft = self.draft(&device, &source, options)?;
+        draft.check_memory()?;
+        let gpu = Box::new(Gpu::open(device.ordinal)?);
+        let session = draft.open(gpu, &source, options, progress)?;
+        Ok(Box::new(session))
+    }
+}

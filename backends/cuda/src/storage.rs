@@ -74,15 +74,26 @@ impl DeviceStorage {
         let token_bytes = layout.kv_groups().bytes_per_token() as usize;
         let capacity = kv_tokens.saturating_mul(token_bytes);
         let mut pools = Vec::new();
+        let mut committed = 0;
         for group in 0..layout.groups() {
             let page_bytes = layout.page_bytes(group);
             let pages = capacity.checked_div(page_bytes).unwrap_or(0);
             let chunks = (pages * page_bytes).div_ceil(CHUNK);
+            let bytes = chunks * CHUNK;
+            let mut chunk = Chunk::default();
+            // A single group has the whole budget from the beginning.
+            let base = if layout.groups() == 1 {
+                committed = bytes;
+                chunk.is_committed = true;
+                device.allocate(bytes)?
+            } else {
+                device.reserve(bytes)?
+            };
             pools.push(PagePool {
-                base: device.reserve(chunks * CHUNK)?,
+                base,
                 page_bytes,
                 pages,
-                chunks: vec![Chunk::default(); chunks],
+                chunks: vec![chunk; chunks],
             });
         }
         let bases: Vec<Address> = pools.iter().map(|pool| pool.base).collect();
@@ -91,7 +102,7 @@ impl DeviceStorage {
             device: RefCell::new(device),
             layout: layout.clone(),
             pools,
-            committed: 0,
+            committed,
             capacity,
             states: Vec::new(),
             media: BTreeMap::new(),

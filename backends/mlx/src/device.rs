@@ -80,6 +80,7 @@ impl MlxDevice {
         Device {
             label: self.label(),
             memory_bytes: Some(self.memory_bytes),
+            memory_bytes_per_second: None,
             kind: match self.kind {
                 DeviceKind::Cpu => Kind::Cpu,
                 DeviceKind::Gpu => Kind::Gpu,

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use loquat::BackendChoice;
 pub use loquat::{backends, has_gpu};
-use loquat_session::{Backend, Probe};
+use loquat_session::{Backend, Device, Probe};
 
 use crate::error::CliError;
 use crate::terminal::{bytes, print};
@@ -32,18 +32,27 @@ fn lines(backend: &dyn Backend) -> Vec<String> {
     let name = backend.name();
     match backend.probe() {
         Probe::Available(devices) => {
-            let lines = devices.iter().map(|device| {
-                let memory = device.memory_bytes.map(bytes);
-                let memory = memory.map(|size| format!(", {size} of memory"));
-                let memory = memory.unwrap_or_default();
-                format!("{name:<8} available    {}{memory}", device.label)
-            });
-            lines.collect()
+            let lines = devices.iter();
+            lines
+                .map(|device| format!("{name:<8} available    {}", describe(device)))
+                .collect()
         }
         Probe::Unavailable { why, remedy } => {
             vec![format!("{name:<8} unavailable  {why} {remedy}")]
         }
     }
+}
+
+/// A device with its memory, as far as the system reports it.
+pub fn describe(device: &Device) -> String {
+    let memory = device.memory_bytes.map(bytes);
+    let memory = memory.map(|size| format!(", {size} of memory"));
+    let speed = device.memory_bytes_per_second;
+    let speed = speed.map(|speed| format!(", {} GB/s", speed / 1_000_000_000));
+    [Some(device.label.clone()), memory, speed]
+        .into_iter()
+        .flatten()
+        .collect()
 }
 
 /// Warns once per machine that an experimental backend is used. A marker file in `cache_dir`
@@ -69,7 +78,25 @@ fn create_marker(folder: &Path, name: &str) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use super::create_marker;
+    use loquat_session::DeviceKind;
+
+    use super::*;
+
+    #[test]
+    fn device_shows_what_is_reported() {
+        let device = |memory_bytes, memory_bytes_per_second| Device {
+            kind: DeviceKind::Gpu,
+            label: "gpu".to_owned(),
+            memory_bytes,
+            memory_bytes_per_second,
+        };
+        assert_eq!(describe(&device(None, None)), "gpu");
+        let all = describe(&device(Some(80_000_000_000), Some(4_917_000_000_000)));
+        assert!(
+            all.starts_with("gpu, ") && all.ends_with(" of memory, 4917 GB/s"),
+            "{all}"
+        );
+    }
 
     #[test]
     fn marker_is_new_once_unless_unwritable() {

@@ -278,6 +278,7 @@ mod tests {
             memory_bytes,
             available_bytes: None,
             speed: None,
+            reported_bytes_per_second: None,
         };
         let estimates = for_catalog(store, &machine, None);
         Choices {

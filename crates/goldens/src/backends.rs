@@ -1,6 +1,7 @@
 //! The table of backends that can be judged.
 
 use loquat_cpu::CpuBackend;
+use loquat_cuda::CudaBackend;
 use loquat_mlx::MlxBackend;
 use loquat_session::{Backend, ModelSource, SessionOptions};
 
@@ -26,6 +27,12 @@ pub static BACKENDS: &[JudgedBackend] = &[
         backend: &MlxBackend::AUTO,
         limit: 1e-3,
         smallest_shown: Some(1e-4),
+    },
+    // The order of summation is fixed for one model of GPU.
+    JudgedBackend {
+        backend: &CudaBackend::AUTO,
+        limit: 1e-4,
+        smallest_shown: Some(1e-5),
     },
 ];
 

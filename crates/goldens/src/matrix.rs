@@ -345,13 +345,15 @@ mod tests {
         ];
         let page = on_cpu(&reports).unwrap();
         let expected = [
-            "| Family | safetensors on `cpu` | safetensors on `mlx` | MLX safetensors on `cpu` \
-             | MLX safetensors on `mlx` | GGUF on `cpu` | GGUF on `mlx` |",
-            "|---|---|---|---|---|---|---|",
-            "| `gemma3_text` | – | – | – | – | Gemma-3-270M Q4_K_M | – |",
-            "| `llama` | golden 8e-6 | – | – | – | golden 5e-6, SmolLM2-135M-Instruct Q4_1 | – |",
-            "| `mamba2` | – | – | – | – | loads only | – |",
-            "| `qwen2` | – | – | golden 4e-5 | – | – | – |",
+            "| Family | safetensors on `cpu` | safetensors on `mlx` | safetensors on `cuda` \
+             | MLX safetensors on `cpu` | MLX safetensors on `mlx` | MLX safetensors on `cuda` \
+             | GGUF on `cpu` | GGUF on `mlx` | GGUF on `cuda` |",
+            "|---|---|---|---|---|---|---|---|---|---|",
+            "| `gemma3_text` | – | – | – | – | – | – | Gemma-3-270M Q4_K_M | – | – |",
+            "| `llama` | golden 8e-6 | – | – | – | – | – \
+             | golden 5e-6, SmolLM2-135M-Instruct Q4_1 | – | – |",
+            "| `mamba2` | – | – | – | – | – | – | loads only | – | – |",
+            "| `qwen2` | – | – | – | golden 4e-5 | – | – | – | – | – |",
         ];
         assert_eq!(rows(&page), expected);
     }
@@ -364,7 +366,7 @@ mod tests {
             page(judged(name), &reports, before).unwrap()
         };
         let both = run("mlx", 3e-6, &run("cpu", 2e-6, ""));
-        let expected = "| `qwen2` | golden 2e-6 | golden 1e-4 | – | – | – | – |";
+        let expected = "| `qwen2` | golden 2e-6 | golden 1e-4 | – | – | – | – | – | – | – |";
         let rows = rows(&both);
         assert!(rows.contains(&expected), "{rows:?}");
         assert_eq!(run("cpu", 2e-6, &both), both);
@@ -384,15 +386,15 @@ mod tests {
             page(judged(name), &[vision, text], before).unwrap()
         };
         let on_cpu = run("cpu", measured(2e-6).outcome(), "");
-        let row =
-            "| `llava` | images, videos | one image, video | – | – | – | – | golden 2e-6 | – |";
+        let row = "| `llava` | images, videos | one image, video | – | – | – | – | – | – \
+                   | golden 2e-6 | – | – |";
         assert!(on_cpu.contains(row), "{on_cpu}");
         assert!(!rows(&on_cpu).iter().any(|row| row.contains("llava")));
         // A backend that reads text only leaves the other columns.
         let both = run("mlx", Outcome::TextOnly, &on_cpu);
         assert!(both.contains(row), "{both}");
         let both = run("mlx", measured(2e-6).outcome(), &both);
-        let row = row.replace("2e-6 | –", "2e-6 | golden 1e-4");
+        let row = row.replace("2e-6 | – |", "2e-6 | golden 1e-4 |");
         assert!(both.contains(&row), "{both}");
         assert_eq!(run("cpu", measured(2e-6).outcome(), &both), both);
     }

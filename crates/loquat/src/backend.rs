@@ -4,6 +4,7 @@ use std::fmt;
 use std::str::FromStr;
 
 use loquat_cpu::CpuBackend;
+use loquat_cuda::CudaBackend;
 use loquat_mlx::MlxBackend;
 use loquat_session::{Backend, DeviceKind, Probe};
 use thiserror::Error;
@@ -21,6 +22,10 @@ static BACKENDS: &[Entry] = &[
     Entry {
         backend: &CpuBackend::AUTO,
         is_experimental: false,
+    },
+    Entry {
+        backend: &CudaBackend::AUTO,
+        is_experimental: true,
     },
     Entry {
         backend: &MlxBackend::AUTO,
@@ -186,6 +191,7 @@ mod tests {
             kind: *kind,
             label: String::new(),
             memory_bytes: None,
+            memory_bytes_per_second: None,
         });
         Probe::Available(devices.collect())
     }
@@ -219,7 +225,7 @@ mod tests {
         let error = "abacus".parse::<BackendChoice>().unwrap_err().to_string();
         assert_eq!(
             error,
-            "no backend is named `abacus`. Use one of: auto, cpu, mlx."
+            "no backend is named `abacus`. Use one of: auto, cpu, cuda, mlx."
         );
     }
 

@@ -43,7 +43,8 @@
 //! [`text`] and [`weights`], so that `loquat` is the only dependency an application needs.
 //!
 //! Features: `serde` adds `Serialize` and `Deserialize` to messages, tools and reply events; `mlx`
-//! adds the MLX backend on Linux (macOS always has it).
+//! adds the MLX backend on Linux (macOS always has it); `cuda` compiles the kernels of the CUDA
+//! backend.
 #![deny(missing_docs)]
 
 mod adapters;

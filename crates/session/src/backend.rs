@@ -50,6 +50,8 @@ pub struct Device {
     pub label: String,
     /// Its memory, if the system reports it.
     pub memory_bytes: Option<u64>,
+    /// How fast its memory can be read, if the system reports it.
+    pub memory_bytes_per_second: Option<u64>,
 }
 
 /// Decides which backend is the default.

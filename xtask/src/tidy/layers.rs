@@ -24,6 +24,7 @@ const LAYERS: &[(&str, &[&str])] = &[
     ("cpu-kernels", &["spec"]),
     ("cpu", &["spec", "weights", "session", "cpu-kernels"]),
     ("mlx", &["spec", "weights", "session"]),
+    ("cuda", &["spec", "weights", "session"]),
     ("testkit", &["spec", "weights", "synthetic", "session"]),
     ("hubkit", &[]),
     ("store", &["weights"]),
@@ -37,8 +38,8 @@ const LAYERS: &[(&str, &[&str])] = &[
     (
         "loquat",
         &[
-            "media", "weights", "text", "session", "cpu", "mlx", "store", "engine", "grammar",
-            "chat",
+            "media", "weights", "text", "session", "cpu", "mlx", "cuda", "store", "engine",
+            "grammar", "chat",
         ],
     ),
     (
@@ -62,7 +63,10 @@ const LAYERS: &[(&str, &[&str])] = &[
             "loquat",
         ],
     ),
-    ("goldens", &["spec", "weights", "session", "cpu", "mlx"]),
+    (
+        "goldens",
+        &["spec", "weights", "session", "cpu", "mlx", "cuda"],
+    ),
     ("xtask", &[]),
 ];
 const KITS: &[&str] = &["testkit", "hubkit"];
@@ -248,6 +252,8 @@ mod tests {
                 false,
             ),
             ("backends/mlx", "loquat-mlx", "loquat-cpu-kernels", false),
+            ("backends/cuda", "loquat-cuda", "loquat-session", true),
+            ("backends/cuda", "loquat-cuda", "loquat-cpu", false),
             ("backends/cpu", "loquat-cpu", "loquat-text", false),
             ("backends/cpu", "loquat-cpu", "loquat-engine", false),
             ("backends/cpu", "loquat-cpu", "loquat-mlx", false),

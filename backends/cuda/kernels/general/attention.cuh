@@ -15,8 +15,8 @@ struct Slot {
         uint32_t position = at<const uint32_t>(tables.positions)[token];
         uint32_t row = at<const uint32_t>(tables.token_row)[token];
         PageRun run = at<const PageRun>(tables.page_runs)[kv.group * tables.run_stride + row];
-        uint32_t index = at<const uint32_t>(tables.pages)[run.start + (position - run.first) / PAGE];
-        page = kv.pages + index * kv.page_bytes;
+        const uint32_t *pages = at<const uint32_t>(tables.pages) + run.start;
+        page = kv.pages + pages[(position - run.first) / PAGE] * kv.page_bytes;
         slot = position % PAGE;
     }
 };
@@ -125,8 +125,8 @@ struct Softmax {
         __syncthreads();
     }
 
-    // Computes the scores of slots `begin` to `end`, whose keys are `key_step` apart, and goes on to
-    // their maximum. Returns the factor for sums so far. `weight` receives those of the slots
+    // Computes the scores of slots `begin` to `end`, whose keys are `key_step` apart, and raises
+    // the maximum to theirs. Returns the factor for sums so far. `weight` receives those of the slots
     // `2 * lane` and the next; they are zero outside the range.
     template <class E>
     __device__ float

@@ -34,7 +34,8 @@ __device__ inline const float *features(const Tables &tables, uint32_t level, ui
     if (tables.features == 0) {
         return nullptr;
     }
-    return at<const float>(at<const Address>(tables.features)[level * tables.feature_stride + token]);
+    const Address *of_level = at<const Address>(tables.features) + level * tables.feature_stride;
+    return at<const float>(of_level[token]);
 }
 
 extern "C" __global__ void __launch_bounds__(SPAN_THREADS) embed(const Embed p, const Step step) {
@@ -92,6 +93,14 @@ extern "C" __global__ void __launch_bounds__(SPAN_THREADS)
     }
 }
 
+// Sine and cosine within 2e-7. `sincosf` reduces large angles through local memory; a product in
+// f64 does without.
+__device__ inline void sine_and_cosine(float angle, float *sine, float *cosine) {
+    double half_turns = (double)angle * 0.31830988618379067;
+    double reduced = half_turns - 2 * rint(half_turns / 2);
+    sincospif((float)reduced, sine, cosine);
+}
+
 extern "C" __global__ void __launch_bounds__(SPAN_THREADS) angles(const Angles p, const Step step) {
     Span span(step, p.pairs);
     size_t row = (size_t)span.token * p.pairs;
@@ -102,7 +111,8 @@ extern "C" __global__ void __launch_bounds__(SPAN_THREADS) angles(const Angles p
             position = at<const uint32_t>(step.tables.rope)[3 * (size_t)span.token + axis];
         }
         float sine, cosine;
-        sincosf((float)position * at<const float>(p.frequencies)[i], &sine, &cosine);
+        float frequency = at<const float>(p.frequencies)[i];
+        sine_and_cosine((float)position * frequency, &sine, &cosine);
         at<float>(p.cos)[row + i] = cosine * p.factor;
         at<float>(p.sin)[row + i] = sine * p.factor;
     }

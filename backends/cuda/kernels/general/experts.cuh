@@ -54,7 +54,8 @@ __device__ inline float group_score(const uint32_t *orders, uint32_t size, bool 
 }
 
 // Excludes experts outside the best groups.
-__device__ inline void keep_groups(const Route &p, uint32_t *orders, uint32_t *groups, uint32_t lane) {
+__device__ inline void
+keep_groups(const Route &p, uint32_t *orders, uint32_t *groups, uint32_t lane) {
     uint32_t size = p.count / p.groups;
     for (uint32_t group = lane; group < p.groups; group += WARP) {
         groups[group] = order_of(group_score(orders + group * size, size, p.best_two));

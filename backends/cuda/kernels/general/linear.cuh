@@ -2,8 +2,8 @@
 //
 // All kernels here add up a product of a row and a token in one order, so a token has the same bits
 // whichever of them computes it. Lane `l` of a warp multiplies columns `8 l` to `8 l + 7` of each
-// chunk of 256, in ascending order; then halves of the lanes are added onto halves. Columns past the
-// end count as zeros.
+// chunk of 256, in ascending order; then halves of the lanes are added onto halves. Columns past
+// the end count as zeros.
 
 #pragma once
 
@@ -45,7 +45,7 @@ __device__ inline bool is_aligned_to_16(Address address, uint64_t step, uint32_t
     return (address | step * bytes) % 16 == 0;
 }
 
-// Adds up `R` rows times `T` vectors of `x`. What is past `rows` and `tokens` repeats the last ones.
+// Adds up `R` rows times `T` vectors of `x`. What is past `rows` and `tokens` repeats the last.
 template <class W, int R, int T>
 __device__ inline void dot_rows(
     const W *matrix, uint32_t rows, uint32_t cols, bool is_matrix_aligned,

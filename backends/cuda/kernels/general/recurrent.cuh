@@ -1,5 +1,6 @@
-// Operations with a recurrent state. A row's tokens follow one another, so that chunks of any length
-// give the same bits; rows, heads and columns run in parallel. The state before a row is only read.
+// Operations with a recurrent state. A row's tokens follow one another, so that chunks of any
+// length give the same bits; rows, heads and columns run in parallel. The state before a row is
+// only read.
 
 #pragma once
 
@@ -210,9 +211,10 @@ struct DeltaInput {
     }
 };
 
-// The warp's columns of a row and value head, from `column` on.
+// The warp's columns of a row and value head.
 template <int PER_LANE, int COLUMNS>
-__device__ inline void delta_columns(const DeltaUpdate &p, const Tables &tables, const StateColumns &place) {
+__device__ inline void
+delta_columns(const DeltaUpdate &p, const Tables &tables, const StateColumns &place) {
     const RowTable &row = place.row;
     uint32_t head = place.head;
     uint32_t column = place.column;
@@ -236,7 +238,8 @@ __device__ inline void delta_columns(const DeltaUpdate &p, const Tables &tables,
     for (uint32_t token = 0; token < row.tokens; token++) {
         DeltaInput<PER_LANE> now = input;
         if (token + 1 < row.tokens) {
-            input = DeltaInput<PER_LANE>(p, (size_t)row.first + token + 1, head, key_head, own_column);
+            size_t next = (size_t)row.first + token + 1;
+            input = DeltaInput<PER_LANE>(p, next, head, key_head, own_column);
         }
         float sums[COLUMNS];
 #pragma unroll
@@ -315,9 +318,10 @@ struct MambaInput {
     }
 };
 
-// The warp's channels of a row and head, from `column` on.
+// The warp's channels of a row and head.
 template <int PER_LANE, int COLUMNS>
-__device__ inline void mamba_columns(const MambaUpdate &p, const Tables &tables, const StateColumns &place) {
+__device__ inline void
+mamba_columns(const MambaUpdate &p, const Tables &tables, const StateColumns &place) {
     const RowTable &row = place.row;
     uint32_t head = place.head;
     uint32_t column = place.column;

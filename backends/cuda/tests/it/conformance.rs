@@ -1,20 +1,41 @@
-//! The session contract for every block kind, and the reference logits of every golden checkpoint.
+//! The session contract for every block kind, and the reference logits of every golden checkpoint:
+//! on the interpreter, and on a GPU if there is one.
 
-use loquat_cuda::InterpretedBackend;
 use std::path::Path;
+use std::sync::Mutex;
 
+use loquat_cuda::{CudaBackend, Gpu, InterpretedBackend};
 use loquat_session::conformance::{Golden, Subject, golden, run};
-use loquat_session::{Backend, ModelSource, Precision, SessionOptions};
+use loquat_session::{Backend, ModelSource, Precision, Probe, SessionOptions};
 use loquat_testkit::goldens;
 
+/// The interpreter, and the GPU of this machine, whose kernels stay loaded.
+fn backends() -> Vec<&'static dyn Backend> {
+    static GPU: Mutex<Option<Gpu>> = Mutex::new(None);
+    let mut backends: Vec<&dyn Backend> = vec![&InterpretedBackend];
+    match CudaBackend::AUTO.probe() {
+        Probe::Available(_) => {
+            GPU.lock().unwrap().get_or_insert_with(|| Gpu::open(0).unwrap());
+            backends.push(&CudaBackend::AUTO);
+        }
+        Probe::Unavailable { why, .. } => eprintln!("not run on a GPU: {why}"),
+    }
+    backends
+}
+
 /// What a session over this model gets wrong.
-fn faults(what: &str, source: &ModelSource, precision: Precision) -> Vec<String> {
+fn faults(
+    backend: &dyn Backend,
+    what: &str,
+    source: &ModelSource,
+    precision: Precision,
+) -> Vec<String> {
     let open = |options: &SessionOptions| {
         let options = SessionOptions {
             precision,
             ..options.clone()
         };
-        InterpretedBackend.open(source.clone(), &options, &mut |_| {})
+        backend.open(source.clone(), &options, &mut |_| {})
     };
     let subject = Subject {
         open: &open,
@@ -22,9 +43,11 @@ fn faults(what: &str, source: &ModelSource, precision: Precision) -> Vec<String>
         media: &[],
         adapters: &[],
     };
-    let failed = run(&subject)
-        .into_iter()
-        .filter_map(|(check, outcome)| Some(format!("{what} ({precision:?}): {check}: {}", outcome.err()?)));
+    let failed = run(&subject).into_iter().filter_map(|(check, outcome)| {
+        let reason = outcome.err()?;
+        let name = backend.name();
+        Some(format!("{name}, {what} ({precision:?}): {check}: {reason}"))
+    });
     failed.collect()
 }
 
@@ -34,8 +57,14 @@ fn every_family_conforms() {
     for folder in goldens::all().unwrap() {
         let source = goldens::source(&folder).unwrap();
         let what = folder.display().to_string();
-        for precision in [Precision::Fast, Precision::Reference] {
-            found.extend(faults(&what, &source, precision));
+        for backend in backends() {
+            for precision in [Precision::Fast, Precision::Reference] {
+                let start = std::time::Instant::now();
+                let faults = faults(backend, &what, &source, precision);
+                let (name, seconds) = (backend.name(), start.elapsed().as_secs_f32());
+                eprintln!("{name}, {what} ({precision:?}): {seconds:.1} s, {faults:?}");
+                found.extend(faults);
+            }
         }
     }
     assert!(found.is_empty(), "{found:#?}");
@@ -44,7 +73,7 @@ fn every_family_conforms() {
 /// Sums of f32 in another order than the reference's.
 const SUMMATION: f32 = 1e-4;
 
-fn reference_faults(folder: &Path) -> Vec<String> {
+fn reference_faults(backend: &dyn Backend, folder: &Path) -> Vec<String> {
     let arrays = goldens::Arrays::open(folder).unwrap();
     let source = goldens::source(folder).unwrap();
     let faults = ["a", "b"].into_iter().filter_map(|prompt| {
@@ -57,7 +86,7 @@ fn reference_faults(folder: &Path) -> Vec<String> {
                 precision: Precision::Reference,
                 ..options.clone()
             };
-            InterpretedBackend.open(source.clone(), &options, &mut |_| {})
+            backend.open(source.clone(), &options, &mut |_| {})
         };
         let subject = Subject {
             open: &open,
@@ -71,14 +100,19 @@ fn reference_faults(folder: &Path) -> Vec<String> {
             tolerance: SUMMATION,
         };
         let reason = golden(&subject, &reference).err()?;
-        Some(format!("{}, prompt {prompt}: {reason}", folder.display()))
+        let name = backend.name();
+        Some(format!("{name}, {}, prompt {prompt}: {reason}", folder.display()))
     });
     faults.collect()
 }
 
 #[test]
 fn every_family_matches_its_reference() {
-    let folders = goldens::all().unwrap();
-    let found: Vec<String> = folders.iter().flat_map(|folder| reference_faults(folder)).collect();
+    let mut found = Vec::new();
+    for folder in goldens::all().unwrap() {
+        for backend in backends() {
+            found.extend(reference_faults(backend, &folder));
+        }
+    }
     assert!(found.is_empty(), "{found:#?}");
 }

@@ -10,6 +10,7 @@ use super::directory::{Access, Directory};
 use super::facts::{Build, Cpu, Facts, Memory, Probed, Terminal, TimedOut};
 use super::network::{Hub, Port};
 use super::python::Python;
+use crate::backends::describe;
 use crate::terminal::bytes;
 
 /// One line of the report.
@@ -231,12 +232,8 @@ fn backends(probed: &[(&'static str, Probed<Probe>)]) -> Vec<Finding> {
         let check = format!("{name} backend");
         checked(&check, probe, |probe| match probe {
             Probe::Available(devices) => {
-                let devices = devices.iter().map(|device| {
-                    let memory = device.memory_bytes.map(bytes);
-                    let memory = memory.map(|size| format!(", {size} of memory"));
-                    format!("{}{}", device.label, memory.unwrap_or_default())
-                });
-                Finding::ok(&*check, devices.collect::<Vec<_>>().join("; "))
+                let devices: Vec<_> = devices.iter().map(describe).collect();
+                Finding::ok(&*check, devices.join("; "))
             }
             Probe::Unavailable { why, remedy } => {
                 let finding = Finding::ok(&*check, why.clone());

@@ -25,6 +25,8 @@ pub struct Machine {
     pub available_bytes: Option<u64>,
     /// `None` if nothing was measured.
     pub speed: Option<MachineSpeed>,
+    /// How fast the device's memory can be read, if its driver reports it.
+    pub reported_bytes_per_second: Option<u64>,
 }
 
 /// Measured limits.
@@ -70,7 +72,8 @@ impl Machine {
             backend: backend.name(),
             device: label.unwrap_or_else(|| backend.name().to_owned()),
             is_gpu,
-            memory_bytes: device.and_then(|device| device.memory_bytes),
+            memory_bytes: device.as_ref().and_then(|device| device.memory_bytes),
+            reported_bytes_per_second: device.and_then(|device| device.memory_bytes_per_second),
             available_bytes: if is_gpu {
                 None
             } else {
@@ -278,6 +281,7 @@ mod tests {
             memory_bytes,
             available_bytes: None,
             speed: None,
+            reported_bytes_per_second: None,
         };
         for (memory, budget, expected) in [
             (Some(100), None, Some(100)),

@@ -61,7 +61,10 @@ impl FitReport<'_> {
             memory_bytes,
             available_bytes,
             speed,
+            reported_bytes_per_second,
         } = self.machine;
+        let measured = speed.map(|speed| speed.read_bytes_per_second);
+        let reported = reported_bytes_per_second.map(|reported| reported as f64);
         let models: Vec<Value> = self.shown().map(as_json).collect();
         json!({
             "machine": {
@@ -70,7 +73,7 @@ impl FitReport<'_> {
                 "gpu": is_gpu,
                 "memory_bytes": memory_bytes,
                 "available_bytes": available_bytes,
-                "read_bytes_per_second": speed.map(|speed| speed.read_bytes_per_second),
+                "read_bytes_per_second": measured.or(reported),
                 "int8_multiply_adds_per_second": speed.map(|speed| speed.multiply_adds_per_second),
                 "measured_seconds_ago": speed.map(|speed| speed.age.as_secs()),
             },
@@ -98,14 +101,17 @@ impl FitReport<'_> {
         });
         let available = machine.available_bytes.map(bytes);
         parts.extend(available.map(|size| format!("{size} available")));
-        parts.push(match machine.speed {
-            Some(speed) => format!(
+        parts.push(match (machine.speed, machine.reported_bytes_per_second) {
+            (Some(speed), _) => format!(
                 "reads {:.0} GB/s, {:.0} billion int8 multiply-adds/s (measured {}; --measure repeats it)",
                 speed.read_bytes_per_second / 1e9,
                 speed.multiply_adds_per_second / 1e9,
                 ago(speed.age)
             ),
-            None => "speed unknown".to_owned(),
+            (None, Some(reported)) => {
+                format!("reads {} GB/s, as its driver reports", reported / 1_000_000_000)
+            }
+            (None, None) => "speed unknown".to_owned(),
         });
         parts.join("; ")
     }
@@ -122,7 +128,8 @@ impl FitReport<'_> {
             "\nneeds: weights, buffers and up to {context} tokens of KV, {how}; context: the longest \
              that fits comfortably.\n"
         );
-        if self.machine.speed.is_some() {
+        let machine = self.machine;
+        if machine.speed.is_some() || machine.reported_bytes_per_second.is_some() {
             text += "tokens/s: estimated, with an empty and with a full context.\n";
         }
         let tight = |estimate: &&&FitEstimate| estimate.fits == Fits::Tightly;
@@ -136,13 +143,14 @@ impl FitReport<'_> {
 
 fn row(estimate: &FitEstimate) -> [String; HEADINGS.len()] {
     let subject = &estimate.subject;
+    let unknown = || "unknown".to_owned();
     let [decode, prompt] = match estimate.speed {
         Some(speed) => {
             let slow = if speed.full < USABLE { " slow" } else { "" };
             let range = format!("{} to {}{slow}", rate(speed.fresh), rate(speed.full));
-            [range, rate(speed.prompt)]
+            [range, speed.prompt.map_or_else(unknown, rate)]
         }
-        None => ["unknown".to_owned(), "unknown".to_owned()],
+        None => [unknown(), unknown()],
     };
     let context = match estimate.comfortable_context {
         0 => "-".to_owned(),
@@ -195,6 +203,6 @@ fn as_json(estimate: &FitEstimate) -> Value {
             "fresh": speed.fresh,
             "full": speed.full,
         })),
-        "prompt_tokens_per_second": estimate.speed.map(|speed| speed.prompt),
+        "prompt_tokens_per_second": estimate.speed.and_then(|speed| speed.prompt),
     })
 }

@@ -7,7 +7,7 @@ use crate::support::{Outcome, command, golden, loquat};
 #[test]
 fn unknown_backend_is_refused_first() {
     let model = golden("llama");
-    let words = ["`nope`", "auto, cpu, mlx"];
+    let words = ["`nope`", "auto, cpu, cuda, mlx"];
     for command in ["run", "generate", "inspect", "bench"] {
         loquat([command, &model, "--backend", "nope"]).refused(2, &words);
         // The default model would have to be downloaded first.

@@ -13,6 +13,7 @@ fn healthy() -> Facts {
         kind: DeviceKind::Cpu,
         label: "cpu (8 threads)".to_owned(),
         memory_bytes: Some(32 * GB),
+        memory_bytes_per_second: None,
     };
     Facts {
         build: Build {

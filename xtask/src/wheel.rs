@@ -1,5 +1,5 @@
-//! Downloads a Python wheel for the files in it, without installing it: pip finds it and checks its
-//! hash, and the unpacked folder appears complete or not at all.
+//! Downloads Python wheels for the files in them, without installing them: pip finds them and checks
+//! their hashes, and the unpacked folder appears complete or not at all.
 
 use std::ffi::OsString;
 use std::fs;
@@ -28,8 +28,15 @@ pub struct Wheel {
     pub fallback: Option<&'static Platform>,
 }
 
-impl Wheel {
-    /// Downloads the wheel and unpacks it as `folder`, replacing an existing one.
+/// Wheels that are unpacked into one folder.
+pub struct Wheels<'a> {
+    pub wheels: &'a [Wheel],
+    /// How to get the files without pip, for display: "or …".
+    pub other_source: &'static str,
+}
+
+impl Wheels<'_> {
+    /// Downloads the wheels and unpacks them as `folder`, replacing an existing one.
     pub fn fetch(&self, root: &Path, folder: &Path) -> Result<(), Error> {
         let cache = folder.parent().unwrap_or(folder);
         fs::create_dir_all(cache).map_err(io_error(cache))?;
@@ -38,24 +45,32 @@ impl Wheel {
             .tempdir_in(cache);
         let scratch = scratch.map_err(io_error(cache))?;
         let python = create_environment(root, &scratch.path().join("python"))?;
-        let file = self.download(&python, scratch.path())?;
+        let files = self.download(&python, scratch.path())?;
         let unpacked = scratch.path().join("unpacked");
-        let unzip = [OsString::from("-m"), "zipfile".into(), "-e".into()];
-        let paths = [file.into_os_string(), unpacked.clone().into_os_string()];
-        program(root, &python, &[&unzip[..], &paths].concat()).run_quiet()?;
-        if !is_complete(&unpacked) {
+        for file in files {
+            let unzip = [OsString::from("-m"), "zipfile".into(), "-e".into()];
+            let paths = [file.into_os_string(), unpacked.clone().into_os_string()];
+            program(root, &python, &[&unzip[..], &paths].concat()).run_quiet()?;
+        }
+        if !self.are_complete(&unpacked) {
             return Err(Error::Missing {
-                what: format!("a file of the wheel of {} {}", self.package, self.version),
+                what: format!("a file of the wheels of {}", self.names()),
                 remedy: "check that the disk is not full and try again".to_string(),
             });
         }
-        replace_folder(&unpacked, folder)
+        self.replace_folder(&unpacked, folder)
     }
 
-    fn download(&self, python: &Path, scratch: &Path) -> Result<PathBuf, Error> {
+    /// Whether `folder` has all files of all wheels, with the right sizes.
+    pub fn are_complete(&self, folder: &Path) -> bool {
+        self.wheels.iter().all(|wheel| wheel.is_complete(folder))
+    }
+
+    fn download(&self, python: &Path, scratch: &Path) -> Result<Vec<PathBuf>, Error> {
         let list = scratch.join("requirements.txt");
-        fs::write(&list, self.requirement()).map_err(io_error(&list))?;
-        println!("downloading {} {}", self.package, self.version);
+        let requirements: String = self.wheels.iter().map(Wheel::requirement).collect();
+        fs::write(&list, requirements).map_err(io_error(&list))?;
+        println!("downloading {}", self.names());
         let fetched = program(scratch, python, &self.download_args()).run_quiet();
         fetched.map_err(|error| match error {
             Error::Command { .. } => self.download_error(),
@@ -63,11 +78,15 @@ impl Wheel {
         })?;
         let entries = fs::read_dir(scratch).map_err(io_error(scratch))?;
         let paths = entries.filter_map(|entry| Some(entry.ok()?.path()));
-        let mut wheels = paths.filter(|path| path.extension().is_some_and(|end| end == "whl"));
-        wheels.next().ok_or_else(|| Error::Missing {
-            what: format!("the wheel of {}", self.package),
-            remedy: "pip reported success but did not write it; try again".to_string(),
-        })
+        let found = paths.filter(|path| path.extension().is_some_and(|end| end == "whl"));
+        let found: Vec<PathBuf> = found.collect();
+        if found.len() != self.wheels.len() {
+            return Err(Error::Missing {
+                what: format!("a wheel of {}", self.names()),
+                remedy: "pip reported success but did not write it; try again".to_string(),
+            });
+        }
+        Ok(found)
     }
 
     fn download_args(&self) -> Vec<&'static str> {
@@ -83,12 +102,45 @@ impl Wheel {
         // Python runs none of it, so its version does not matter.
         args.extend(["--ignore-requires-python", "--require-hashes"]);
         args.extend(["--requirement", "requirements.txt", "--dest", "."]);
-        if let (true, Some(other)) = (self.platforms.is_empty(), self.fallback) {
+        let foreign = self.wheels.iter().find(|wheel| wheel.platforms.is_empty());
+        if let Some(other) = foreign.and_then(|wheel| wheel.fallback) {
             args.extend(["--platform", other.tag]);
         }
         args
     }
 
+    /// The packages and versions, for display.
+    fn names(&self) -> String {
+        let wheels = self.wheels.iter();
+        let names = wheels.map(|wheel| format!("{} {}", wheel.package, wheel.version));
+        names.collect::<Vec<_>>().join(", ")
+    }
+
+    fn download_error(&self) -> Error {
+        Error::Missing {
+            what: format!("a wheel of {}", self.names()),
+            remedy: format!(
+                "pip could not download it (see above); connect to the network, set PIP_INDEX_URL \
+                 to another package index or PIP_FIND_LINKS to a folder with the wheel, {}",
+                self.other_source
+            ),
+        }
+    }
+
+    /// Moves the unpacked wheels to `folder`, unless another run has already done so.
+    fn replace_folder(&self, unpacked: &Path, folder: &Path) -> Result<(), Error> {
+        if self.are_complete(folder) {
+            return Ok(());
+        }
+        match fs::remove_dir_all(folder) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => fs::rename(unpacked, folder),
+        }
+        .map_err(io_error(folder))
+    }
+}
+
+impl Wheel {
     /// The requirements line, pinned by hash.
     fn requirement(&self) -> String {
         let Self {
@@ -109,18 +161,32 @@ impl Wheel {
         format!("{package}=={version}{hashes}\n")
     }
 
-    fn download_error(&self) -> Error {
-        let Self {
-            package, version, ..
-        } = self;
-        Error::Missing {
-            what: format!("the wheel of {package} {version}"),
-            remedy: "pip could not download it (see above); connect to the network, set \
-                     PIP_INDEX_URL to another package index or PIP_FIND_LINKS to a folder with \
-                     the wheel, or unpack the wheel yourself and set MLX_ROOT to its folder \
-                     `mlx`"
-                .to_string(),
-        }
+    /// Whether all files of the wheel's RECORD exist with the right size.
+    fn is_complete(&self, folder: &Path) -> bool {
+        let Ok(record) = fs::read_to_string(folder.join(self.dist_info()).join("RECORD")) else {
+            return false;
+        };
+        let mut sizes = record.lines().filter_map(parse_record_line).peekable();
+        sizes.peek().is_some()
+            && sizes.all(|(name, size)| {
+                let found = fs::metadata(folder.join(name));
+                found.is_ok_and(|found| found.len() == size)
+            })
+    }
+
+    /// The folder of the wheel's metadata.
+    fn dist_info(&self) -> String {
+        let package = self.package.replace('-', "_");
+        format!("{package}-{}.dist-info", self.version)
+    }
+
+    /// The requirements of the unpacked wheel, in pip's syntax.
+    pub fn requirements(&self, folder: &Path) -> Result<Vec<String>, Error> {
+        let metadata = folder.join(self.dist_info()).join("METADATA");
+        let metadata = fs::read_to_string(&metadata).map_err(io_error(&metadata))?;
+        let lines = metadata.lines();
+        let required = lines.filter_map(|line| line.strip_prefix("Requires-Dist: "));
+        Ok(required.map(str::to_owned).collect())
     }
 }
 
@@ -132,55 +198,11 @@ fn create_environment(root: &Path, folder: &Path) -> Result<PathBuf, Error> {
     Ok(folder.join("bin/python"))
 }
 
-/// Moves the unpacked wheel to `folder`, unless another run has already done so.
-fn replace_folder(unpacked: &Path, folder: &Path) -> Result<(), Error> {
-    if is_complete(folder) {
-        return Ok(());
-    }
-    match fs::remove_dir_all(folder) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
-        _ => fs::rename(unpacked, folder),
-    }
-    .map_err(io_error(folder))
-}
-
-/// Whether all files of the wheel's RECORD exist with the right size.
-pub fn is_complete(folder: &Path) -> bool {
-    let Ok(record) = dist_info_file(folder, "RECORD") else {
-        return false;
-    };
-    let mut sizes = record.lines().filter_map(parse_record_line).peekable();
-    sizes.peek().is_some()
-        && sizes.all(|(name, size)| {
-            let found = fs::metadata(folder.join(name));
-            found.is_ok_and(|found| found.len() == size)
-        })
-}
-
 /// The name and size of a RECORD line; RECORD's own line has no size.
 fn parse_record_line(line: &str) -> Option<(&str, u64)> {
     let (rest, size) = line.rsplit_once(',')?;
     let (name, _) = rest.rsplit_once(',')?;
     Some((name, size.trim().parse().ok()?))
-}
-
-/// The requirements of the wheel, in pip's syntax.
-pub fn requirements(folder: &Path) -> Result<Vec<String>, Error> {
-    let metadata = dist_info_file(folder, "METADATA").map_err(io_error(folder))?;
-    let lines = metadata.lines();
-    let required = lines.filter_map(|line| line.strip_prefix("Requires-Dist: "));
-    Ok(required.map(str::to_owned).collect())
-}
-
-/// The text of a file in the wheel's `.dist-info` folder.
-fn dist_info_file(folder: &Path, name: &str) -> io::Result<String> {
-    for entry in fs::read_dir(folder)? {
-        let path = entry?.path();
-        if path.extension().is_some_and(|end| end == "dist-info") {
-            return fs::read_to_string(path.join(name));
-        }
-    }
-    Err(io::ErrorKind::NotFound.into())
 }
 
 fn io_error(path: &Path) -> impl FnOnce(io::Error) -> Error + use<> {
@@ -214,6 +236,13 @@ mod tests {
         }
     }
 
+    fn wheels(wheels: &[Wheel]) -> Wheels<'_> {
+        Wheels {
+            wheels,
+            other_source: "or set SOME_ROOT",
+        }
+    }
+
     /// An unpacked wheel with one file of four bytes and `line` added to its RECORD.
     fn unpacked(line: &str) -> tempfile::TempDir {
         let folder = tempfile::tempdir().unwrap();
@@ -243,7 +272,7 @@ mod tests {
         ];
         for (wheel, hashes, has_tag) in table {
             assert_eq!(wheel.requirement(), format!("some==1.2 {hashes}\n"));
-            let args = wheel.download_args();
+            let args = wheels(&[wheel]).download_args();
             assert_eq!(args.ends_with(&["--platform", MACOS.tag]), has_tag);
             assert!(args.contains(&"--require-hashes"));
         }
@@ -257,11 +286,18 @@ mod tests {
             ("lib,sha256=x,5", false),
         ];
         for (line, complete) in table {
-            assert_eq!(is_complete(unpacked(line).path()), complete, "{line:?}");
+            let found = wheel(vec![]).is_complete(unpacked(line).path());
+            assert_eq!(found, complete, "{line:?}");
         }
         let empty = tempfile::tempdir().unwrap();
-        assert!(!is_complete(empty.path()));
-        assert!(!is_complete(&empty.path().join("missing")));
+        assert!(!wheel(vec![]).is_complete(empty.path()));
+        assert!(!wheel(vec![]).is_complete(&empty.path().join("missing")));
+        let newer = Wheel {
+            version: "1.3",
+            ..wheel(vec![])
+        };
+        let both = [wheel(vec![]), newer];
+        assert!(!wheels(&both).are_complete(unpacked("").path()));
     }
 
     #[test]
@@ -270,16 +306,20 @@ mod tests {
         let target = cache.path().join("some-1.2");
         fs::create_dir(&target).unwrap();
         fs::write(target.join("half"), "").unwrap();
-        replace_folder(complete.path(), &target).unwrap();
-        assert!(is_complete(&target) && !target.join("half").exists());
-        assert_eq!(requirements(&target).unwrap(), ["other==2.*"]);
-        assert!(replace_folder(unpacked("").path(), &target).is_ok() && is_complete(&target));
+        let some = [wheel(vec![])];
+        let wheels = wheels(&some);
+        wheels.replace_folder(complete.path(), &target).unwrap();
+        assert!(wheels.are_complete(&target) && !target.join("half").exists());
+        assert_eq!(some[0].requirements(&target).unwrap(), ["other==2.*"]);
+        let again = unpacked("");
+        assert!(wheels.replace_folder(again.path(), &target).is_ok());
+        assert!(wheels.are_complete(&target));
     }
 
     #[test]
     fn download_error_names_remedies() {
-        let message = wheel(vec![&LINUX]).download_error().to_string();
-        for named in ["some 1.2", "network", "PIP_INDEX_URL", "MLX_ROOT"] {
+        let message = wheels(&[wheel(vec![&LINUX])]).download_error().to_string();
+        for named in ["some 1.2", "network", "PIP_INDEX_URL", "SOME_ROOT"] {
             assert!(message.contains(named), "{named}: {message}");
         }
     }
