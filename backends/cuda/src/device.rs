@@ -10,7 +10,8 @@ pub trait Device: Send {
     /// Frees what [`allocate`](Self::allocate) returned; none: does nothing.
     fn free(&mut self, address: Address);
 
-    /// A range of addresses whose memory is [committed](Self::commit) in parts.
+    /// A range of addresses whose memory is [committed](Self::commit) in parts. Freed like an
+    /// allocation.
     fn reserve(&mut self, bytes: usize) -> Result<Address, DeviceError> {
         self.allocate(bytes)
     }
@@ -76,6 +77,8 @@ pub enum AccessFault {
     OutOfBounds { offset: u64, end: u64, size: u64 },
     #[error("byte {offset} of an allocation is not a multiple of {alignment}")]
     Misaligned { offset: u64, alignment: u64 },
+    #[error("byte {offset} of a reservation is not committed")]
+    NotCommitted { offset: u64 },
     #[error("byte {offset} of an allocation was never written")]
     NeverWritten { offset: u64 },
     /// Two parts of a launch, which a GPU runs at the same time, access the same memory, and at

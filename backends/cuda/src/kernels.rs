@@ -258,7 +258,7 @@ mod tests {
             }
             let targets = parse_targets(report.targets).unwrap();
             for machine in targets.iter().filter_map(|target| target.machine_name()) {
-                for name in file.kernels {
+                for name in &file.kernels {
                     let is_compiled =
                         |found: &Compiled| found.name == *name && found.machine == machine;
                     assert!(compiled.iter().any(is_compiled), "{name} lacks {machine}");

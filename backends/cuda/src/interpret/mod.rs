@@ -87,6 +87,35 @@ impl Device for Interpreter {
         }
     }
 
+    fn reserve(&mut self, bytes: usize) -> Result<Address, DeviceError> {
+        self.report_misuse()?;
+        // Addresses are all that it takes.
+        let out_of_memory = DeviceError::OutOfMemory {
+            wanted: bytes as u64,
+            available: self.memory.free_bytes(),
+        };
+        self.memory.reserve(bytes).ok_or(out_of_memory)
+    }
+
+    fn commit(&mut self, at: Address, bytes: usize) -> Result<(), DeviceError> {
+        self.report_misuse()?;
+        let available = self.memory.free_bytes();
+        let committed = self.memory.commit(at, bytes);
+        if committed.map_err(invalid("commit", "at"))? {
+            return Ok(());
+        }
+        Err(DeviceError::OutOfMemory {
+            wanted: bytes as u64,
+            available,
+        })
+    }
+
+    fn decommit(&mut self, at: Address, bytes: usize) -> Result<(), DeviceError> {
+        self.report_misuse()?;
+        let decommitted = self.memory.decommit(at, bytes);
+        decommitted.map_err(invalid("decommit", "at"))
+    }
+
     fn write(&mut self, to: Address, bytes: &[u8]) -> Result<(), DeviceError> {
         self.report_misuse()?;
         let span = self.memory.span(to, bytes.len(), 1);
@@ -108,7 +137,7 @@ impl Device for Interpreter {
         self.report_misuse()?;
         let span = self.memory.span(from, out.len(), 1);
         let bytes = span.and_then(|span| self.memory.any_bytes(span));
-        out.copy_from_slice(bytes.map_err(invalid("read", "from"))?);
+        out.copy_from_slice(bytes.map_err(invalid("read_any", "from"))?);
         Ok(())
     }
 

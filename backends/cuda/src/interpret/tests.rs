@@ -6,6 +6,7 @@ mod elementwise;
 mod experts;
 mod linear;
 mod memories;
+mod memory;
 mod positions;
 mod recurrent;
 mod sanitizer;
