@@ -175,6 +175,10 @@ impl FusedOp {
     }
 }
 
+/// The fewest columns of a matrix: with fewer, some of a block's four warps, without which it cannot
+/// end a tile of eight tokens, would have nothing to load.
+pub const MIN_COLS: u32 = 128;
+
 /// Into how many parts the columns of a matrix are cut: a function of the matrix alone, since it
 /// decides the order of sums.
 pub fn parts(rows: u32, cols: u32) -> u32 {
