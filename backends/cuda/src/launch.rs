@@ -56,6 +56,7 @@ pub const KERNELS: &[&str] = &[
     "multiply",
     "norm_vectors",
     "rope",
+    "round_vectors",
     "route",
     "temperature",
     "write_kv_bf16",
@@ -170,6 +171,7 @@ pub fn shape(op: &Op, step: &Step, occupancy: &dyn Occupancy) -> LaunchShape {
         }
         Op::CombineExperts(p) => spans("combine_experts", p.len),
         Op::Gather(p) => spans("gather", p.len),
+        Op::RoundVectors(p) => spans("round_vectors", p.len),
         Op::CopyParts(p) => spans("copy_parts", p.parts * p.len),
         Op::FinishLogits(p) => spans("finish_logits", p.vocab),
         Op::Largest(_) => LaunchShape::new("largest", count, LARGEST_THREADS),

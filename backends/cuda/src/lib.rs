@@ -7,9 +7,11 @@
 // The build script uses all of it.
 #[allow(dead_code)]
 mod architectures;
+mod decode;
 pub mod device;
 pub mod driver;
 mod error;
+mod execute;
 pub mod fused;
 pub mod fused_launch;
 mod gpu;
@@ -74,6 +76,7 @@ impl CudaBackend {
         let traits = DeviceTraits {
             label: probe::label(device),
             memory_bytes: Some(device.total_memory),
+            has_fast_path: kernels::is_compiled("fast", device.compute_capability),
         };
         Draft::new(source, options, traits)
     }

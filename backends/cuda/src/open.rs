@@ -11,8 +11,11 @@ use loquat_session::{
 use loquat_spec::{ModelSpec, Role, RopeScaling};
 use loquat_weights::Weights;
 
+use crate::decode::can_record;
 use crate::device::{Device, DeviceError};
-use crate::lower::{Buffers, KvLayout, Sizes, WeightLoader, lower};
+use crate::lower::{
+    Buffers, KvLayout, Program, Sizes, WeightLoader, check_fast, lower, lower_fast,
+};
 use crate::ops::{Format, PAGE};
 use crate::session::CudaSession;
 use crate::storage::DeviceStorage;
@@ -23,7 +26,18 @@ pub struct DeviceTraits {
     /// For display.
     pub label: String,
     pub memory_bytes: Option<u64>,
+    /// It has the kernels of the fast path.
+    pub has_fast_path: bool,
 }
+
+/// One of the ways to lower a model.
+type Lower = fn(
+    &ModelSpec,
+    &mut WeightLoader<'_>,
+    &mut Buffers,
+    &KvLayout,
+    Sizes,
+) -> Result<Program, OpenError>;
 
 /// A session that is not opened yet.
 pub struct Draft {
@@ -33,6 +47,7 @@ pub struct Draft {
     sizes: Sizes,
     limits: Limits,
     traits: DeviceTraits,
+    lower: Lower,
 }
 
 impl Draft {
@@ -70,7 +85,13 @@ impl Draft {
             tokens: step_tokens,
             context,
         };
-        let (weight_bytes, buffer_bytes) = measure(spec, &source.weights, format, &kv, sizes)?;
+        let is_fast = traits.has_fast_path
+            && format == Format::Bf16
+            && kv_element == Format::Bf16
+            && check_fast(spec).is_ok();
+        let lower: Lower = if is_fast { lower_fast } else { lower };
+        let bytes = measure(lower, (spec, &source.weights), format, &kv, sizes)?;
+        let (weight_bytes, buffer_bytes) = bytes;
         let table_bytes = StepTables::max_bytes(&StepSizes {
             tokens: step_tokens,
             rows: options.max_sequences.min(step_tokens),
@@ -100,6 +121,7 @@ impl Draft {
             sizes,
             limits,
             traits,
+            lower,
         })
     }
 
@@ -136,7 +158,7 @@ impl Draft {
         let mut buffers = Buffers::default();
         let mut ignored = |_: f32| {};
         let mut counting = WeightLoader::new(&source.weights, None, self.format, &mut ignored);
-        lower(spec, &mut counting, &mut buffers, &self.kv, self.sizes)?;
+        (self.lower)(spec, &mut counting, &mut buffers, &self.kv, self.sizes)?;
         buffers.allocate(&mut *device, self.sizes.tokens)?;
         let kv_tokens = self.limits.kv_tokens;
         let storage = DeviceStorage::new(device, &mut self.kv, kv_tokens)?;
@@ -145,9 +167,10 @@ impl Draft {
             let device: &mut dyn Device = &mut **device;
             let weights = &source.weights;
             let mut loader = WeightLoader::new(weights, Some(device), self.format, progress);
-            lower(spec, &mut loader, &mut buffers, &self.kv, self.sizes)?
+            (self.lower)(spec, &mut loader, &mut buffers, &self.kv, self.sizes)?
         };
         let fingerprint = transfer::fingerprint(source, &self.kv_format.to_string());
+        let records = can_record(&program);
         Ok(CudaSession {
             program,
             sequences: Sequences::new(storage, SequenceLimits::from(&self.limits)),
@@ -157,6 +180,8 @@ impl Draft {
             memory: plan.memory,
             spec: Arc::clone(spec),
             tables: StepTables::default(),
+            records,
+            decoding: Default::default(),
             rows: Default::default(),
         })
     }
@@ -164,8 +189,8 @@ impl Draft {
 
 /// Bytes of weights and of buffers.
 fn measure(
-    spec: &ModelSpec,
-    weights: &Weights,
+    lower: Lower,
+    (spec, weights): (&ModelSpec, &Weights),
     format: Format,
     kv: &KvLayout,
     sizes: Sizes,

@@ -654,6 +654,19 @@ pub struct CopyParts {
     pub len: u32,
 }
 
+/// `out = bf16(input)`, `[token][len]`.
+#[repr(C)]
+#[derive(NoUninit, Debug, Clone, Copy, PartialEq)]
+pub struct RoundVectors {
+    pub input: Address,
+    pub out: Address,
+    pub input_stride: u32,
+    pub out_stride: u32,
+    pub len: u32,
+    /// 1: in [fragment order](crate::fused::x_position).
+    pub fragments: u32,
+}
+
 /// `logits = softcap(logits * scale)`
 #[repr(C)]
 #[derive(NoUninit, Debug, Clone, Copy, PartialEq)]
@@ -767,6 +780,7 @@ operations!(
     CombineExperts,
     Gather,
     CopyParts,
+    RoundVectors,
     FinishLogits,
     Largest,
 );

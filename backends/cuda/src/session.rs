@@ -11,9 +11,11 @@ use loquat_session::{
 };
 use loquat_spec::ModelSpec;
 
-use crate::device::DeviceError;
-use crate::lower::{Domain, HEAD_BLOCK, Instruction, Program};
-use crate::ops::{Address, NOT_A_NUMBER, PAGE, PageRun, RowTable, StateCopy, Step};
+use crate::decode::Decoding;
+use crate::device::{Device, DeviceError};
+use crate::execute::Execution;
+use crate::lower::{HEAD_BLOCK, Program};
+use crate::ops::{Address, NOT_A_NUMBER, PAGE, PageRun, RowTable, StateCopy};
 use crate::storage::{DeviceStorage, MediaFeatures};
 use crate::tables::StepTables;
 
@@ -28,6 +30,9 @@ pub struct CudaSession {
     pub spec: Arc<ModelSpec>,
     pub tables: StepTables,
     pub rows: StepRows,
+    /// Steps can be recorded.
+    pub records: bool,
+    pub decoding: Decoding,
 }
 
 /// The rows of a step; empty between steps, kept for their allocations.
@@ -39,6 +44,8 @@ pub struct StepRows {
     greedy: Vec<u32>,
     /// The row of the batch that each greedy token is for.
     greedy_rows: Vec<usize>,
+    /// Rows of one token.
+    single: u32,
 }
 
 struct Accepted {
@@ -55,7 +62,9 @@ impl StepRows {
             logits,
             greedy,
             greedy_rows,
+            single,
         } = self;
+        *single = 0;
         accepted.clear();
         for tokens in [hidden, logits, greedy] {
             tokens.clear();
@@ -111,27 +120,46 @@ impl CudaSession {
             .collect()
     }
 
-    /// Accepts the batch's rows and writes their tables; a refused row changes nothing.
+    /// Accepts the batch's rows and writes their tables, those of one token first; a refused row
+    /// changes nothing.
     fn plan(&mut self, batch: &StepBatch, rows: &mut StepRows) {
         let groups = self.sequences.storage().layout().groups();
         self.tables.clear(groups);
+        let mut planned = 0;
         for index in 0..batch.rows().len() {
-            let planned = self.tables.tokens();
             let capabilities = &self.capabilities;
             let grant = self.sequences.accept(batch, index, planned, capabilities);
-            let accepted = grant.and_then(|grant| match self.plan_row(batch, index, &grant) {
-                Ok(first) => Ok(Accepted { first, grant }),
-                Err(error) => {
-                    self.sequences.roll_back(grant);
-                    Err(error)
-                }
-            });
+            if let Ok(grant) = &grant {
+                planned += grant.tokens;
+            }
+            let accepted = grant.map(|grant| Accepted { first: 0, grant });
             rows.accepted.push(accepted);
+        }
+        for is_single in [true, false] {
+            for (index, slot) in rows.accepted.iter_mut().enumerate() {
+                let Ok(accepted) = slot else {
+                    continue;
+                };
+                if (accepted.grant.tokens == 1) != is_single {
+                    continue;
+                }
+                match self.plan_row(batch, index, &accepted.grant) {
+                    Ok(first) => accepted.first = first,
+                    Err(error) => {
+                        if let Ok(refused) = std::mem::replace(slot, Err(error)) {
+                            self.sequences.roll_back(refused.grant);
+                        }
+                    }
+                }
+            }
+            if is_single {
+                rows.single = self.tables.tokens() as u32;
+            }
         }
     }
 
     /// Writes one row's tables and returns the index of its first token.
-    fn plan_row(
+    pub(crate) fn plan_row(
         &mut self,
         batch: &StepBatch,
         index: usize,
@@ -198,39 +226,16 @@ impl CudaSession {
     fn run(&mut self, rows: &StepRows, output: &mut StepOutput) -> Result<(), DeviceError> {
         let storage = self.sequences.storage();
         let mut device = storage.device();
-        let step = self.tables.upload(&mut **device)?;
-        let launch =
-            |device: &mut dyn crate::device::Device, instructions: &[Instruction], step: &Step| {
-                for instruction in instructions {
-                    if instruction.only_with_media && step.tables.features.is_none() {
-                        continue;
-                    }
-                    let count = match instruction.domain {
-                        Domain::Rows => step.rows,
-                        Domain::Tokens | Domain::Emitted => step.count,
-                    };
-                    let step = Step { count, ..*step };
-                    if count > 0 {
-                        device.launch(&instruction.op, &step)?;
-                    }
-                }
-                Ok::<_, DeviceError>(())
-            };
-        let program = &self.program;
-        launch(&mut **device, &program.forward, &step)?;
-        // Emitted positions from `first` on.
-        let emitted = |first: usize, count: usize| {
-            let mut step = step;
-            step.count = count as u32;
-            step.tables.emitted = step.tables.emitted.values(first);
-            step
+        let device: &mut dyn Device = &mut **device;
+        let execution = Execution {
+            step: self.tables.upload(device)?,
+            single_rows: rows.single,
         };
+        let program = &self.program;
+        execution.run(device, &program.forward)?;
         if !rows.hidden.is_empty() {
-            launch(
-                &mut **device,
-                &program.readout,
-                &emitted(0, rows.hidden.len()),
-            )?;
+            let emitted = (0, rows.hidden.len());
+            execution.run_emitted(device, &program.readout, emitted)?;
             let out = output.all_hidden_mut();
             device.read(program.hidden, bytemuck::cast_slice_mut(out))?;
         }
@@ -240,14 +245,16 @@ impl CudaSession {
         for (positions, greedy) in kinds {
             for start in (0..positions).step_by(HEAD_BLOCK) {
                 let count = HEAD_BLOCK.min(positions - start);
-                let block = emitted(first + start, count);
-                launch(&mut **device, &program.readout, &block)?;
-                launch(&mut **device, &program.head, &block)?;
+                let emitted = (first + start, count);
+                if !program.reads_emitted {
+                    execution.run_emitted(device, &program.readout, emitted)?;
+                }
                 if greedy {
-                    launch(&mut **device, &program.largest, &block)?;
+                    execution.run_emitted(device, &program.greedy, emitted)?;
                     let out = &mut output.all_tokens_mut()[start..start + count];
                     device.read(program.chosen, bytemuck::cast_slice_mut(out))?;
                 } else {
+                    execution.run_emitted(device, &program.head, emitted)?;
                     let out = &mut output.all_logits_mut()[start * vocab..(start + count) * vocab];
                     device.read(program.logits, bytemuck::cast_slice_mut(out))?;
                 }
@@ -324,6 +331,10 @@ impl Session for CudaSession {
 
     fn step(&mut self, batch: &StepBatch, output: &mut StepOutput) -> Result<(), SessionError> {
         output.reset(&self.capabilities);
+        if self.only_decodes(batch) && self.decode(batch, output)? {
+            return Ok(());
+        }
+        self.drop_ahead();
         let mut rows = std::mem::take(&mut self.rows);
         rows.clear();
         self.plan(batch, &mut rows);
