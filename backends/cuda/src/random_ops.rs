@@ -190,6 +190,7 @@ impl Comparison {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::{RecordId, Ticket};
     use crate::interpret::Interpreter;
     use crate::ops::{OPERATIONS, Step};
 
@@ -227,6 +228,26 @@ mod tests {
 
         fn launch(&mut self, op: &Op, step: &Step) -> Result<(), DeviceError> {
             self.inner.launch(op, step)
+        }
+
+        fn record(&mut self, launches: Vec<(Op, Step)>) -> Result<RecordId, DeviceError> {
+            self.inner.record(launches)
+        }
+
+        fn replay(&mut self, record: RecordId) -> Result<(), DeviceError> {
+            self.inner.replay(record)
+        }
+
+        fn forget(&mut self, record: RecordId) {
+            self.inner.forget(record);
+        }
+
+        fn fetch(&mut self, from: Address, bytes: usize) -> Result<Ticket, DeviceError> {
+            self.inner.fetch(from, bytes)
+        }
+
+        fn collect(&mut self, ticket: Ticket, out: &mut [u8]) -> Result<(), DeviceError> {
+            self.inner.collect(ticket, out)
         }
 
         fn memory(&self) -> (u64, u64) {
