@@ -208,6 +208,15 @@ pub fn x_position(column: usize) -> usize {
         | (column & 1)
 }
 
+/// Where a token's column is in a tiled buffer of `8 * groups` tokens. Eight columns from a multiple
+/// of eight on are adjacent.
+pub fn x_tiled(token: usize, column: usize, groups: usize) -> usize {
+    ((column / 64) * groups + token / 8) * 512
+        + token % 8 * 64
+        + ((column % 64 / 8) ^ (token % 8)) * 8
+        + column % 8
+}
+
 /// Where a weight is in a matrix of fragment order, in values.
 pub fn fragment_index(row: usize, col: usize, cols: usize) -> usize {
     ((row / 16) * (cols / 16) + col / 16) * 256

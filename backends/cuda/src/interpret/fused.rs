@@ -7,7 +7,8 @@ mod linear;
 use super::access::decode;
 use super::{Launch, Result, at, bytes_at, vector};
 use crate::fused::{
-    self, Advance, AngleSet, FusedEmbed, FusedOp, NATURAL, PACKED, PackFragments, fragment_index,
+    Advance, AngleSet, FusedEmbed, FusedOp, PACKED, PackFragments, TILED, fragment_index,
+    x_position, x_tiled,
 };
 use crate::ops::{Address, Angles, Format, MEDIA_ID};
 
@@ -18,12 +19,45 @@ const X_BLOCK: usize = 32;
 /// Bytes that a kernel loads at once.
 const WIDE_LOAD: usize = 16;
 
-/// Where a column of `x` is.
-fn x_position(flags: u32, column: usize) -> usize {
-    if flags & NATURAL == 0 {
-        fused::x_position(column)
-    } else {
-        column
+/// Columns that are adjacent in a tile.
+const PIECE: usize = 8;
+
+/// The vectors of a buffer in one of the orders of `x`.
+#[derive(Clone, Copy)]
+struct XVectors {
+    operand: &'static str,
+    at: Address,
+    width: usize,
+    /// Of a tiled buffer.
+    groups: Option<usize>,
+}
+
+impl XVectors {
+    /// In fragment order.
+    fn fragments(operand: &'static str, at: Address, width: u32) -> Self {
+        Self {
+            operand,
+            at,
+            width: width as usize,
+            groups: None,
+        }
+    }
+
+    /// In tiles if the flags say so.
+    fn in_order(self, flags: u32, groups: u32) -> Self {
+        Self {
+            groups: (flags & TILED != 0).then_some(groups as usize),
+            ..self
+        }
+    }
+
+    /// `values` of two bytes further.
+    fn value(&self, values: usize) -> Address {
+        bytes_at(self.at, 2 * values as u64)
+    }
+
+    fn piece(&self, token: usize, piece: usize, groups: usize) -> Address {
+        self.value(x_tiled(token, piece * PIECE, groups))
     }
 }
 
@@ -40,7 +74,8 @@ impl Launch<'_> {
 
     fn fused_embed(&mut self, op: &FusedEmbed) -> Result<()> {
         let (hidden, sum_count) = (op.hidden as usize, op.sum_count as usize);
-        self.check_x("x", op.x, hidden)?;
+        let x = XVectors::fragments("x", op.x, op.hidden).in_order(op.flags, op.groups);
+        self.check_x(&x)?;
         let has_sum = sum_count > 0;
         self.access.require(has_sum, "sum_count", "is 0")?;
         // The grid has a plane for each set that has pairs, the first ones.
@@ -54,8 +89,8 @@ impl Launch<'_> {
             let values = self.fused_embedding(op, token)?;
             let stream = vector(op.stream, token, op.hidden);
             self.access.write("stream", stream, &values)?;
-            let x: Vec<f32> = values.iter().zip(&gain).map(|(v, gain)| v * gain).collect();
-            self.write_x("x", op.x, token, &x, op.flags)?;
+            let normed: Vec<f32> = values.iter().zip(&gain).map(|(v, gain)| v * gain).collect();
+            self.write_x(&x, token, &normed)?;
             let mut sums = vec![0.0; sum_count];
             sums[0] = values.iter().map(|value| value * value).sum();
             let to = vector(op.sums, token, op.sum_count);
@@ -157,41 +192,59 @@ impl Launch<'_> {
         Ok(())
     }
 
-    /// Checks that kernels can load vectors of `x`, and that fragment order permutes within one.
-    fn check_x(&self, operand: &'static str, x: Address, width: usize) -> Result<()> {
-        let whole = width > 0 && width.is_multiple_of(X_BLOCK);
+    /// Checks that kernels can load vectors of `x`, that fragment order permutes within one.
+    fn check_x(&self, x: &XVectors) -> Result<()> {
+        let whole = x.width > 0 && x.width.is_multiple_of(X_BLOCK);
         self.access
-            .require(whole, operand, "its width is not a multiple of 32")?;
-        self.access.check_span(operand, x, 0, WIDE_LOAD)
+            .require(whole, x.operand, "its width is not a multiple of 32")?;
+        self.access.check_span(x.operand, x.at, 0, WIDE_LOAD)
     }
 
-    /// A token's vector of `x`, in the order of its columns.
-    fn read_x(&mut self, x: Address, token: usize, width: usize, flags: u32) -> Result<Vec<f32>> {
-        let from = bytes_at(x, (token * width * 2) as u64);
-        let stored = self.access.stored("x", from, width, Format::Bf16)?;
-        let mut ordered = vec![0.0; width];
-        decode(stored, Format::Bf16, &mut ordered);
-        Ok((0..width)
-            .map(|column| ordered[x_position(flags, column)])
-            .collect())
+    fn check_token(&self, x: &XVectors, token: usize) -> Result<()> {
+        let fits = x.groups.is_none_or(|groups| token / 8 < groups);
+        self.access
+            .require(fits, x.operand, "a token is past its groups of tiles")
     }
 
-    /// Rounds a token's vector, and writes it in the order of `x`.
-    fn write_x(
-        &mut self,
-        operand: &'static str,
-        x: Address,
-        token: usize,
-        values: &[f32],
-        flags: u32,
-    ) -> Result<()> {
-        let mut ordered = vec![0.0; values.len()];
-        for (column, value) in values.iter().enumerate() {
-            ordered[x_position(flags, column)] = *value;
+    /// A token's vector, in the order of its columns.
+    fn read_x(&mut self, x: &XVectors, token: usize) -> Result<Vec<f32>> {
+        self.check_token(x, token)?;
+        let (operand, mut values) = (x.operand, vec![0.0; x.width]);
+        let Some(groups) = x.groups else {
+            let from = x.value(token * x.width);
+            let stored = self.access.stored(operand, from, x.width, Format::Bf16)?;
+            decode(stored, Format::Bf16, &mut values);
+            return Ok((0..x.width)
+                .map(|column| values[x_position(column)])
+                .collect());
+        };
+        for (piece, values) in values.chunks_exact_mut(PIECE).enumerate() {
+            let from = x.piece(token, piece, groups);
+            let stored = self.access.stored(operand, from, PIECE, Format::Bf16)?;
+            decode(stored, Format::Bf16, values);
         }
-        let to = bytes_at(x, (token * values.len() * 2) as u64);
-        self.access
-            .write_stored(operand, to, &ordered, Format::Bf16)
+        Ok(values)
+    }
+
+    /// Rounds a token's vector, and writes it.
+    fn write_x(&mut self, x: &XVectors, token: usize, values: &[f32]) -> Result<()> {
+        self.check_token(x, token)?;
+        let Some(groups) = x.groups else {
+            let mut ordered = vec![0.0; values.len()];
+            for (column, value) in values.iter().enumerate() {
+                ordered[x_position(column)] = *value;
+            }
+            let to = x.value(token * x.width);
+            return self
+                .access
+                .write_stored(x.operand, to, &ordered, Format::Bf16);
+        };
+        for (piece, values) in values.chunks_exact(PIECE).enumerate() {
+            let to = x.piece(token, piece, groups);
+            self.access
+                .write_stored(x.operand, to, values, Format::Bf16)?;
+        }
+        Ok(())
     }
 
     /// Sixteen rows of a matrix in fragment order, still in that order.

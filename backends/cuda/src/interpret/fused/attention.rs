@@ -7,7 +7,7 @@ use std::ops::Range;
 
 use half::bf16;
 
-use super::X_BLOCK;
+use super::{X_BLOCK, XVectors};
 use crate::fused::FusedAttention;
 use crate::fused_launch::has_attention;
 use crate::interpret::attention::{key_offset, page_address, value_offset};
@@ -63,6 +63,8 @@ impl Launch<'_> {
             .access
             .optional_f32s("key_gain", op.key_gain, head_dim)?;
         let gains = [query_gain, key_gain];
+        let width = op.heads * op.kv.head_dim;
+        let to = XVectors::fragments("out", op.out, width).in_order(op.flags, op.groups);
         for (index, token) in self.covered().enumerate() {
             self.access.set_unit(token);
             let new = self.new_token(op, token, &gains)?;
@@ -81,7 +83,7 @@ impl Launch<'_> {
                     out.extend(attend(op, query, (&past, &of_past), own));
                 }
             }
-            self.write_x("out", op.out, token, &out, op.flags)?;
+            self.write_x(&to, token, &out)?;
             self.write_new_token(&op.kv, page, position % PAGE, &new)?;
         }
         Ok(())

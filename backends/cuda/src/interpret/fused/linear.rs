@@ -1,7 +1,7 @@
 //! Products with matrices in fragment order.
 
-use super::{TILE, WIDE_LOAD, X_BLOCK};
-use crate::fused::{Epilogue, FusedLinear, GELU_TANH, MIN_COLS, NATURAL, SILU, fragment_index};
+use super::{TILE, WIDE_LOAD, X_BLOCK, XVectors};
+use crate::fused::{Epilogue, FusedLinear, GELU_TANH, MIN_COLS, SILU, TILED, fragment_index};
 use crate::fused_launch::MAX_TOKENS;
 use crate::interpret::elementwise::gelu_tanh;
 use crate::interpret::{Launch, Result, at, dot, vector};
@@ -10,9 +10,8 @@ use crate::ops::NOT_A_NUMBER;
 impl Launch<'_> {
     pub(super) fn fused_linear(&mut self, epilogue: Epilogue, op: &FusedLinear) -> Result<()> {
         self.check_linear(epilogue, op)?;
-        let (rows, cols) = (op.rows as usize, op.cols as usize);
-        let reads_natural = matches!(epilogue, Epilogue::Store | Epilogue::Largest);
-        let flags = if reads_natural { op.flags } else { 0 };
+        let rows = op.rows as usize;
+        let x = XVectors::fragments("x", op.x, op.cols).in_order(op.flags, op.groups);
         let (mut inputs, mut scales) = (Vec::new(), Vec::new());
         for (index, token) in self.covered().enumerate() {
             self.access.set_unit(token);
@@ -21,7 +20,7 @@ impl Launch<'_> {
             } else {
                 self.token_u32s("index", op.index, index, 1)?[0] as usize
             };
-            inputs.push(self.read_x(op.x, from, cols, flags)?);
+            inputs.push(self.read_x(&x, from)?);
             scales.push(self.norm_scale(op, from)?);
         }
         self.access.set_shared();
@@ -53,7 +52,7 @@ impl Launch<'_> {
             "step",
             "covers no tokens, or more than 8",
         )?;
-        self.check_x("x", op.x, op.cols as usize)?;
+        self.check_x(&XVectors::fragments("x", op.x, op.cols))?;
         self.access
             .check_span("weights", op.weights, 0, WIDE_LOAD)?;
         require(op.cols >= MIN_COLS, "cols", "fewer than a block cuts")?;
@@ -71,15 +70,18 @@ impl Launch<'_> {
             "sum_count",
             "is 0 for a norm",
         )?;
+        let reads_tiles = matches!(epilogue, Epilogue::Store | Epilogue::Largest);
+        let has_kernel = reads_tiles || op.flags & TILED == 0;
+        require(has_kernel, "flags", "no kernel reads tiles for this")?;
         match epilogue {
             Epilogue::Store => Ok(()),
-            Epilogue::Residual => self.check_x("next", op.next, op.rows as usize),
+            Epilogue::Residual => self.check_x(&next_vectors(op, op.rows)),
             Epilogue::Gated => {
                 let is_known = [SILU, GELU_TANH].contains(&op.activation);
                 require(is_known, "activation", "unknown")?;
                 let is_even = op.rows.is_multiple_of(2);
                 require(is_even, "rows", "not as many gates as ups")?;
-                self.check_x("next", op.next, op.rows as usize / 2)
+                self.check_x(&next_vectors(op, op.rows / 2))
             }
             Epilogue::Largest => {
                 // A kernel's best so far begins as this one.
@@ -146,7 +148,7 @@ impl Launch<'_> {
             }
             self.access.write("out", out, &stream)?;
             let next: Vec<f32> = stream.iter().zip(&gain).map(|(x, gain)| x * gain).collect();
-            self.write_x("next", op.next, token, &next, op.flags & !NATURAL)?;
+            self.write_x(&next_vectors(op, op.rows), token, &next)?;
             let square = |tile: &[f32]| tile.iter().map(|value| value * value).sum();
             let sums: Vec<f32> = stream.chunks(TILE).map(square).collect();
             let to = vector(op.next_sums, token, op.rows.div_ceil(TILE as u32));
@@ -168,7 +170,7 @@ impl Launch<'_> {
                 .flat_map(|(gates, ups)| gates.iter().zip(ups))
                 .map(|(gate, up)| activate(*gate) * up)
                 .collect();
-            self.write_x("next", op.next, token, &next, op.flags & !NATURAL)?;
+            self.write_x(&next_vectors(op, op.rows / 2), token, &next)?;
         }
         Ok(())
     }
@@ -201,4 +203,8 @@ impl Launch<'_> {
         }
         Ok(())
     }
+}
+
+fn next_vectors(op: &FusedLinear, width: u32) -> XVectors {
+    XVectors::fragments("next", op.next, width)
 }

@@ -1,8 +1,8 @@
 use super::super::fixture::{Bench, assert_close, rounded, values};
 use crate::device::Device;
 use crate::fused::{
-    Advance, AngleSet, Epilogue, FusedEmbed, FusedLinear, FusedOp, GELU_TANH, NATURAL, PACKED,
-    PackFragments, SILU,
+    Advance, AngleSet, Epilogue, FusedEmbed, FusedLinear, FusedOp, GELU_TANH, PACKED,
+    PackFragments, SILU, TILED,
 };
 use crate::ops::{Address, Format, MEDIA_ID, NOT_A_NUMBER};
 
@@ -31,10 +31,7 @@ fn fragment_order(rows: usize, cols: usize) -> Vec<(usize, usize)> {
 }
 
 /// The columns of a vector in memory: a lane's operand B of two mma steps is contiguous.
-fn x_order(width: usize, flags: u32) -> Vec<usize> {
-    if flags & NATURAL != 0 {
-        return (0..width).collect();
-    }
+fn x_order(width: usize) -> Vec<usize> {
     let mut order = Vec::new();
     for block in (0..width).step_by(32) {
         for thread in 0..4 {
@@ -46,6 +43,30 @@ fn x_order(width: usize, flags: u32) -> Vec<usize> {
     order
 }
 
+/// Groups of eight tokens of tiled buffers.
+const GROUPS: usize = 2;
+
+/// Vectors of `width` in tiles of 8 tokens and 64 columns, whose 16 bytes `i` of token `t` are in
+/// place `i ^ t`. What is missing are zeros.
+fn tiled(vectors: &[f32], width: usize) -> Vec<f32> {
+    let mut out = Vec::new();
+    for columns in (0..width).step_by(64) {
+        for group in 0..GROUPS {
+            for token in 0..8 {
+                for place in 0..8 {
+                    let first = columns + 8 * (place ^ token);
+                    out.extend((first..first + 8).map(|column| {
+                        let at = (group * 8 + token) * width + column;
+                        let value = vectors.get(at).copied();
+                        value.filter(|_| column < width).unwrap_or(0.0)
+                    }));
+                }
+            }
+        }
+    }
+    out
+}
+
 /// A row-major matrix in fragment order, with zeros below.
 fn packed(matrix: &[f32], cols: usize) -> Vec<f32> {
     let rows = matrix.len() / cols;
@@ -55,9 +76,12 @@ fn packed(matrix: &[f32], cols: usize) -> Vec<f32> {
         .collect()
 }
 
-/// Vectors of `width` in the order of `x`.
+/// Vectors of `width` in an order of `x`.
 fn ordered(vectors: &[f32], width: usize, flags: u32) -> Vec<f32> {
-    let order = x_order(width, flags);
+    if flags & TILED != 0 {
+        return tiled(vectors, width);
+    }
+    let order = x_order(width);
     let vectors = vectors.chunks_exact(width);
     vectors
         .flat_map(|vector| order.iter().map(|column| vector[*column]))
@@ -120,7 +144,7 @@ fn packed_gates_and_ups_share_tiles() {
 #[test]
 fn embeddings_come_with_gain_and_sums() {
     let (vocab, hidden, tokens, pairs) = (19, 96, 4, 3);
-    for flags in [0, NATURAL, PACKED, PACKED | NATURAL] {
+    for flags in [0, TILED, PACKED, PACKED | TILED] {
         let mut bench = Bench::default();
         let table = rounded(&values(vocab * hidden, 1), BF16);
         let features = values(hidden, 2);
@@ -151,13 +175,15 @@ fn embeddings_come_with_gain_and_sums() {
             },
             gain: bench.f32s(&gain),
             stream: bench.empty((tokens + 1) * hidden),
-            x: bench.empty((tokens + 1) * hidden / 2),
+            x: bench.stored(&vec![0.0; GROUPS * 8 * 128], BF16),
             sums: bench.empty((tokens + 1) * 3),
             angles: [plain, by_axis],
             hidden: hidden as u32,
             sum_count: 3,
             scale: 2.0,
             flags,
+            groups: GROUPS as u32,
+            reserved: 0,
         };
         bench.try_run(FusedOp::Embed(op), 1, tokens).unwrap();
         let row = |id: usize| -> Vec<f32> {
@@ -174,9 +200,9 @@ fn embeddings_come_with_gain_and_sums() {
             .zip(gain.iter().cycle())
             .map(|(value, gain)| value * gain)
             .collect();
-        let found = bench.read_bf16s(op.x.offset(2 * hidden as u64), tokens * hidden);
-        let x = rounded(&ordered(&normed, hidden, flags), BF16);
-        assert_eq!(found, x);
+        let all = [vec![0.0; hidden], normed].concat();
+        let x = rounded(&ordered(&all, hidden, flags), BF16);
+        assert_eq!(bench.read_bf16s(op.x, x.len()), x);
         for token in 0..tokens {
             let stream = &expected[token * hidden..(token + 1) * hidden];
             let sum = stream.iter().map(|value| value * value).sum();
@@ -234,7 +260,7 @@ const PRODUCTS: [Product; 5] = [
         is_normed: true,
         has_bias: true,
         has_index: false,
-        flags: NATURAL,
+        flags: TILED,
         activation: GELU_TANH,
     },
     Product {
@@ -258,7 +284,7 @@ const PRODUCTS: [Product; 5] = [
         is_normed: false,
         has_bias: true,
         has_index: true,
-        flags: NATURAL,
+        flags: TILED,
         activation: SILU,
     },
     Product {
@@ -283,8 +309,8 @@ impl Product {
     /// The operation without outputs, and the products of its tokens.
     fn prepare(&self, bench: &mut Bench, epilogue: Epilogue) -> (FusedLinear, Vec<Vec<f64>>) {
         let Self { rows, cols, .. } = *self;
-        let reads_natural = matches!(epilogue, Epilogue::Store | Epilogue::Largest);
-        let order = if reads_natural { self.flags } else { 0 };
+        let reads_tiles = matches!(epilogue, Epilogue::Store | Epilogue::Largest);
+        let order = if reads_tiles { self.flags } else { 0 };
         let matrix = rounded(&values(rows * cols, 1), BF16);
         let x = rounded(&values(TOKENS * cols, 2), BF16);
         let sums: Vec<f32> = values(TOKENS * SUMS, 3).iter().map(|x| 50.0 + x).collect();
@@ -318,7 +344,9 @@ impl Product {
             eps: EPS,
             factor: 0.5,
             activation: self.activation,
-            flags: self.flags,
+            flags: order,
+            groups: GROUPS as u32,
+            reserved: 0,
         };
         let products = (0..self.count).map(|m| {
             let from = if self.has_index {

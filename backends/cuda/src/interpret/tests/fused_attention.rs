@@ -1,5 +1,5 @@
 use super::super::fixture::{Bench, rounded, values};
-use crate::fused::{FusedAttention, FusedOp, NATURAL, x_position};
+use crate::fused::{FusedAttention, FusedOp, TILED, x_position, x_tiled};
 use crate::ops::{Address, Format, KvRef, PAGE, PageRun};
 
 const BF16: Format = Format::Bf16;
@@ -182,7 +182,7 @@ impl Layer {
             sin: bench.f32s(&sin),
             query_gain,
             key_gain,
-            out: bench.empty(tokens * heads * dim / 2),
+            out: bench.stored(&vec![0.0; 8 * heads * dim], BF16),
             heads: heads as u32,
             pairs: self.pairs as u32,
             reach_len: self.reach_len as u32,
@@ -191,6 +191,8 @@ impl Layer {
             softcap: self.softcap,
             eps: EPS,
             flags: self.flags,
+            groups: 1,
+            reserved: 0,
         };
         let launched = FusedOp::Attention(op);
         bench.try_run(launched, 1, rows.len()).unwrap();
@@ -224,12 +226,11 @@ impl Layer {
                 for query in kv_head * self.sharing..(kv_head + 1) * self.sharing {
                     let turned = self.turned(head(query), &gains[0], angles);
                     let expected = self.attended(&turned, &seen);
-                    let found = bench
-                        .read_bf16s(op.out.offset((2 * token * heads * dim) as u64), heads * dim);
+                    let found = bench.read_bf16s(op.out, 8 * heads * dim);
                     let found: Vec<f32> = (query * dim..(query + 1) * dim)
-                        .map(|column| match self.flags & NATURAL {
-                            0 => found[x_position(column)],
-                            _ => found[column],
+                        .map(|column| match self.flags & TILED {
+                            0 => found[token * heads * dim + x_position(column)],
+                            _ => found[x_tiled(token, column, 1)],
                         })
                         .collect();
                     assert_near(&found, &expected);
@@ -279,7 +280,7 @@ fn head_variants_agree_with_the_formula() {
         Layer {
             pairs: 0,
             has_gains: true,
-            flags: NATURAL,
+            flags: TILED,
             ..LAYER
         },
         Layer {
@@ -335,6 +336,8 @@ fn invalid_heads_and_pages_are_refused() {
         softcap: 0.0,
         eps: 0.0,
         flags: 0,
+        groups: 0,
+        reserved: 0,
     };
     let changed = |change: fn(&mut FusedAttention)| {
         let mut op = op;
@@ -354,15 +357,18 @@ fn invalid_heads_and_pages_are_refused() {
         (changed(|op| op.first_row = 2), "first_row: row 2"),
         (changed(|op| op.kv.group = 0), "page_runs: "),
         (changed(|op| op.cos = NONE), "cos: the address is none"),
-        (changed(|op| op.out = op.qkv.offset(2048)), "qkv: it overlaps out"),
+        (
+            changed(|op| op.out = op.qkv.offset(2048)),
+            "qkv: it overlaps out",
+        ),
     ];
     for (op, expected) in table {
         let refusal = bench.try_run(FusedOp::Attention(op), 1, 1).unwrap_err();
         let refusal = refusal.to_string();
         assert!(refusal.contains(expected), "{refusal}, not {expected}");
     }
-    // Position 70 was never written.
-    bench.tables.positions = bench.u32s(&[0, 71]);
+    // Position 71 was never written.
+    bench.tables.positions = bench.u32s(&[0, 72]);
     let refusal = bench
         .try_run(FusedOp::Attention(op), 1, 1)
         .unwrap_err()
