@@ -184,6 +184,10 @@ impl FusedOp {
     }
 }
 
+/// The fewest columns of a matrix: with fewer, some of a block's four warps, without which it cannot
+/// end a tile of eight tokens, would have nothing to load.
+pub const MIN_COLS: u32 = 128;
+
 /// Into how many parts the columns of a matrix are cut: a function of the matrix alone, since it
 /// decides the order of sums.
 pub fn parts(rows: u32, cols: u32) -> u32 {
@@ -202,6 +206,15 @@ pub fn x_position(column: usize) -> usize {
         | ((column >> 4) & 1) << 2
         | ((column >> 3) & 1) << 1
         | (column & 1)
+}
+
+/// Where a token's column is in a tiled buffer of `8 * groups` tokens. Eight columns from a multiple
+/// of eight on are adjacent.
+pub fn x_tiled(token: usize, column: usize, groups: usize) -> usize {
+    ((column / 64) * groups + token / 8) * 512
+        + token % 8 * 64
+        + ((column % 64 / 8) ^ (token % 8)) * 8
+        + column % 8
 }
 
 /// Where a weight is in a matrix of fragment order, in values.
