@@ -107,7 +107,10 @@ fn chat_applies_and_scales_adapters() {
     };
     let answer = |terminal: &mut Terminal| {
         terminal.ask("/clear");
-        terminal.ask(QUESTION)
+        let output = terminal.ask(QUESTION);
+        // Its time follows.
+        let (answer, _) = output.split_once("\n12 tokens ").expect("an answer");
+        answer.to_owned()
     };
     let half = format!("{dora}@0.5");
     let sets: [&[&str]; 4] = [&[], &[&dora], &[&half], &[&half, &all]];
