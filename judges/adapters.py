@@ -60,7 +60,9 @@ def write_f32(base, folder):
         words = [loquat.binary(), "convert", str(base), "--to", "safetensors", "--quant", "f32"]
         run([*words, "--dtype", "f32", "--output", str(out)])
         for name in ["tokenizer.json", "tokenizer_config.json"]:
-            (out / name).write_bytes((base / name).read_bytes())
+            # Only models that mlx-lm trains have them.
+            if (base / name).exists():
+                (out / name).write_bytes((base / name).read_bytes())
     return out
 
 
