@@ -34,6 +34,7 @@ mod ranges;
 mod slots;
 mod snapshots;
 mod storage;
+mod tails;
 #[cfg(test)]
 mod tests;
 
@@ -125,6 +126,8 @@ struct Sequence<T> {
     layout: SequenceLayout,
     /// As [`Session::create_adapted`](crate::Session::create_adapted) normalizes them.
     adapters: Arc<[AppliedAdapter]>,
+    /// Bytes of its tail that are imported, if it consists of ranges and lacks the rest.
+    partial_tail: Option<usize>,
     stored: T,
 }
 
@@ -199,6 +202,15 @@ impl<S: SequenceStorage> Sequences<S> {
     fn get(&self, id: SequenceId) -> Result<&Sequence<S::Sequence>, SessionError> {
         let sequence = self.alive.get(&id);
         sequence.ok_or(SessionError::UnknownSequence(id))
+    }
+
+    /// A sequence that does not lack its tail.
+    fn get_complete(&self, id: SequenceId) -> Result<&Sequence<S::Sequence>, SessionError> {
+        let sequence = self.get(id)?;
+        if sequence.partial_tail.is_some() {
+            return Err(SessionError::MissingTail(id));
+        }
+        Ok(sequence)
     }
 
     /// [`Session::len`](crate::Session::len).
@@ -290,7 +302,7 @@ impl<S: SequenceStorage> Sequences<S> {
 
     /// What an export records besides the backend's bytes.
     pub fn header(&self, id: SequenceId) -> Result<SequenceHeader, SessionError> {
-        let sequence = self.get(id)?;
+        let sequence = self.get_complete(id)?;
         Ok(SequenceHeader {
             len: sequence.len,
             layout: sequence.layout.clone(),
@@ -342,6 +354,9 @@ impl<S: SequenceStorage> Sequences<S> {
     /// The longest length up to `at_most` at which the sequence can be forked or truncated.
     pub fn reusable(&self, id: SequenceId, at_most: usize) -> Result<usize, SessionError> {
         let sequence = self.get(id)?;
+        if sequence.partial_tail.is_some() {
+            return Ok(0);
+        }
         let mut len = at_most.min(sequence.len);
         loop {
             let snapshot = if len == sequence.len || self.snapshots.is_none() {
@@ -382,6 +397,7 @@ impl<S: SequenceStorage> Sequences<S> {
             state: None,
             snapshots: Vec::new(),
             layout: SequenceLayout::default(),
+            partial_tail: None,
             stored: S::Sequence::default(),
         }))
     }
@@ -605,6 +621,8 @@ impl<S: SequenceStorage> Sequences<S> {
             snapshots: earlier.to_vec(),
             layout: source.layout.prefix_of(len),
             adapters: Arc::clone(&source.adapters),
+            // Such a sequence is shared only at length 0.
+            partial_tail: None,
             stored: self.storage.share(&source.stored, len),
         };
         for (group, held) in shared.pages.iter().enumerate() {
@@ -651,7 +669,7 @@ impl<S: SequenceStorage> Sequences<S> {
         tokens: usize,
         policy: Option<SnapshotPolicy>,
     ) -> Result<RowGrant, SessionError> {
-        let sequence = self.get(id)?;
+        let sequence = self.get_complete(id)?;
         let (start, before) = (sequence.len, sequence.state);
         let changes = self.page_changes(sequence, tokens);
         self.check_pages(&changes)?;
@@ -664,13 +682,35 @@ impl<S: SequenceStorage> Sequences<S> {
             None => None,
         };
         Ok(RowGrant {
+            states,
+            ..self.grant_checked((id, start), tokens, &changes)
+        })
+    }
+
+    /// Reserves the pages for `tokens` more, and no states.
+    fn grant_pages(&mut self, id: SequenceId, tokens: usize) -> Result<RowGrant, SessionError> {
+        let sequence = self.get(id)?;
+        let start = sequence.len;
+        let changes = self.page_changes(sequence, tokens);
+        self.check_pages(&changes)?;
+        Ok(self.grant_checked((id, start), tokens, &changes))
+    }
+
+    /// Makes a change for which there are pages.
+    fn grant_checked(
+        &mut self,
+        (id, start): (SequenceId, usize),
+        tokens: usize,
+        changes: &PageChanges,
+    ) -> RowGrant {
+        RowGrant {
             sequence: id,
             start,
             tokens,
-            capacity: self.change_pages(id, &changes) * self.pages.granularity(),
-            states,
+            capacity: self.change_pages(id, changes) * self.pages.granularity(),
+            states: None,
             views: Vec::new(),
-        })
+        }
     }
 
     fn page_changes(&self, sequence: &Sequence<S::Sequence>, tokens: usize) -> PageChanges {
