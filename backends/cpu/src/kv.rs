@@ -294,22 +294,22 @@ impl<T: KvElement> KvStorage<T> {
         self.tail(len).map(|section| section.bytes()).sum()
     }
 
-    /// Appends up to `most` bytes of a tail, but at least one position's, from `offset` on. `None`
-    /// if the tail cannot be cut there.
+    /// Appends a part of a tail, but at least one position's bytes. `None` if the tail cannot be cut
+    /// at its start.
     pub fn export_tail(
         &self,
         len: usize,
         (pages, state): (&[PageSpan<'_>], Option<Slot>),
-        (offset, most): (usize, usize),
+        part: Range<usize>,
         out: &mut Vec<u8>,
     ) -> Option<()> {
-        let mut left = offset;
+        let mut left = part.start;
         for section in self.tail(len) {
             if left >= section.bytes() {
                 left -= section.bytes();
                 continue;
             }
-            let units = section.units_from(left, most)?;
+            let units = section.units_from(left, part.len())?;
             match (section.group, state) {
                 (Some(group), _) => self.export_positions((group, pages[group]), units, out),
                 (None, Some(state)) => {

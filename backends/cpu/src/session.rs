@@ -527,23 +527,22 @@ impl<T: KvElement> Session for CpuSession<T> {
     fn export_tail(
         &self,
         sequence: SequenceId,
-        offset: usize,
-        most: usize,
+        len: usize,
+        part: Range<usize>,
         out: &mut Vec<u8>,
     ) -> Result<bool, SessionError> {
         self.check_tails()?;
-        self.sequences.check_exported_tail(sequence)?;
-        let len = self.sequences.len(sequence)?;
+        let state = self.sequences.exported_tail(sequence, len)?;
         let pages = self.page_spans(sequence)?;
-        let state = self.sequences.state(sequence)?;
         let (storage, before) = (self.sequences.storage(), out.len());
-        let exported = storage.export_tail(len, (&pages, state), (offset, most), out);
+        let start = part.start;
+        let exported = storage.export_tail(len, (&pages, state), part, out);
         let total = storage.tail_len(len);
         exported.ok_or(SessionError::LengthOutOfRange {
-            len: offset,
+            len: start,
             available: total,
         })?;
-        Ok(offset + out.len() - before == total)
+        Ok(start + out.len() - before == total)
     }
 
     fn import_tail(&mut self, sequence: SequenceId, bytes: &[u8]) -> Result<bool, SessionError> {

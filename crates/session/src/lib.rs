@@ -185,24 +185,25 @@ pub trait Session: Send {
         Err(SessionError::Unsupported("importing ranges of sequences"))
     }
 
-    /// Appends a part of the sequence's tail to `out`: what its next token needs besides the
+    /// Appends a part of a tail to `out`: what the token after the first `len` needs besides the
     /// ranges, which are recurrent states and the keys and values that windows free. Only for
-    /// sessions that can only cut at snapshots. The part begins at `offset`, which is 0 or the
-    /// number of bytes that earlier calls appended, and has up to `most` bytes, or a few more if
-    /// less cannot be cut. Returns whether it is the last one. Refused for a sequence with media.
-    /// Changes nothing else.
+    /// sessions that can only cut at snapshots, and for lengths that
+    /// [`reusable`](Session::reusable) returns. The part begins at byte `part.start`, which is 0 or
+    /// what earlier calls appended, and ends at `part.end`, or earlier at the end of the tail, or
+    /// where the tail can be cut, but not before it begins. Returns whether it is the last one.
+    /// Refused for a sequence with media up to `len`. Changes nothing else.
     fn export_tail(
         &self,
         _sequence: SequenceId,
-        _offset: usize,
-        _most: usize,
+        _len: usize,
+        _part: Range<usize>,
         _out: &mut Vec<u8>,
     ) -> Result<bool, SessionError> {
         Err(SessionError::Unsupported("exporting tails of sequences"))
     }
 
-    /// Adds the next parts of a tail to a sequence that consists of imported ranges, whose length
-    /// must be that of the exported sequence. Returns whether the sequence is complete, and like any
+    /// Adds the next parts of a tail to a sequence that consists of imported ranges up to its
+    /// length. Returns whether the sequence is complete, and like any
     /// other. A complete one can be cut only at its end. The bytes are not checked beyond their
     /// length.
     fn import_tail(&mut self, _sequence: SequenceId, _bytes: &[u8]) -> Result<bool, SessionError> {

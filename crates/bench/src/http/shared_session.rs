@@ -126,11 +126,11 @@ impl Session for SharedSession {
     fn export_tail(
         &self,
         sequence: SequenceId,
-        offset: usize,
-        most: usize,
+        len: usize,
+        part: Range<usize>,
         out: &mut Vec<u8>,
     ) -> Result<bool, SessionError> {
-        self.lock().export_tail(sequence, offset, most, out)
+        self.lock().export_tail(sequence, len, part, out)
     }
 
     fn import_tail(&mut self, sequence: SequenceId, bytes: &[u8]) -> Result<bool, SessionError> {

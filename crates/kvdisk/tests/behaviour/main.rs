@@ -62,6 +62,7 @@ impl Fixture {
         for key in keys {
             self.cache.write(Block {
                 key: *key,
+                tokens: TOKENS,
                 contents: contents(key),
                 prompt_speed: 0,
             });
@@ -168,14 +169,14 @@ fn least_recently_used_blocks_are_removed_first() {
     std::thread::sleep(Duration::from_millis(20));
     cache.write(&b);
     std::thread::sleep(Duration::from_millis(20));
-    cache.cache.touch(a.clone());
+    cache.cache.touch(a.clone(), None);
     cache.write(&c);
     assert!(cache.stats().bytes <= 9 * size, "{:?}", cache.stats());
     assert_eq!(files(folder.path()).len(), 9);
     assert_eq!(cache.stats().evicted_blocks, 3);
     assert_eq!((cache.found(&a), cache.found(&c)), (4, 4));
     // Not the first block: the others would be useless without it.
-    cache.cache.touch(b.clone());
+    cache.cache.touch(b.clone(), None);
     cache.write(&numbered(4, 1));
     assert_eq!(files(folder.path()).len(), 9);
 }
@@ -186,7 +187,7 @@ fn later_blocks_of_a_prefix_are_removed_first() {
     let chain = numbered(1, 6);
     let probe = Fixture::open(folder.path(), 1 << 30);
     probe.write(&chain);
-    probe.cache.touch(chain.clone());
+    probe.cache.touch(chain.clone(), None);
     assert!(probe.cache.flush(PATIENCE));
     let size = probe.stats().bytes / 6;
     drop(probe);

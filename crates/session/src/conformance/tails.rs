@@ -45,13 +45,13 @@ fn compute(probe: &mut TestSession, tokens: &[u32]) -> Result<SequenceId, String
     Ok(sequence)
 }
 
-/// Copies a sequence's ranges of `step` positions into a new sequence of the other session.
+/// Copies a sequence's ranges of `step` positions up to `len` into a new sequence of the other
+/// session.
 fn copy_ranges(
     [probe, other]: &mut [TestSession; 2],
-    source: SequenceId,
+    (source, len): (SequenceId, usize),
     step: usize,
 ) -> Result<SequenceId, String> {
-    let len = error("len", probe.session.len(source))?;
     let imported = other.create()?;
     for start in (0..len).step_by(step) {
         let (end, mut bytes) = ((start + step).min(len), Vec::new());
@@ -63,12 +63,17 @@ fn copy_ranges(
     Ok(imported)
 }
 
-/// The parts of a tail, of about `most` bytes.
-fn parts(probe: &TestSession, source: SequenceId, most: usize) -> Result<Vec<Vec<u8>>, String> {
+/// The parts of the tail at a length, of about `most` bytes.
+fn parts(
+    probe: &TestSession,
+    (source, len): (SequenceId, usize),
+    most: usize,
+) -> Result<Vec<Vec<u8>>, String> {
     let (mut parts, mut offset) = (Vec::new(), 0);
     loop {
         let mut part = vec![7];
-        let exported = probe.session.export_tail(source, offset, most, &mut part);
+        let range = offset..offset + most;
+        let exported = probe.session.export_tail(source, len, range, &mut part);
         let is_last = error("export_tail", exported)?;
         part.remove(0);
         offset += part.len();
@@ -91,8 +96,8 @@ pub fn imported_equal_computed(subject: &Subject) -> Result<(), String> {
         let len = len.min(longest);
         let (tokens, tail) = (sessions[0].tokens(70, len), sessions[0].tokens(71, 3));
         let source = compute(&mut sessions[0], &tokens)?;
-        let imported = copy_ranges(&mut sessions, source, step)?;
-        let parts = parts(&sessions[0], source, most)?;
+        let imported = copy_ranges(&mut sessions, (source, len), step)?;
+        let parts = parts(&sessions[0], (source, len), most)?;
         let [probe, other] = &mut sessions;
         for (at, part) in (1..).zip(&parts) {
             check_incomplete(other, imported)?;
@@ -115,14 +120,17 @@ pub fn imported_equal_computed(subject: &Subject) -> Result<(), String> {
             let found = other.logits(imported, &[*token], 1)?;
             probe.same(&format!("an imported tail at {len}"), &expected, &found)?;
         }
+        let (before, last) = (len + tail.len() - 1, &tail[tail.len() - 1..]);
         // The last row can be undone, as any other.
-        let before = len + tail.len() - 1;
-        let last = &tail[tail.len() - 1..];
         error("truncate", other.session.truncate(imported, before))?;
         error("truncate", probe.session.truncate(source, before))?;
         let expected = probe.logits(source, last, 1)?;
         let found = other.logits(imported, last, 1)?;
         probe.same("an undone row", &expected, &found)?;
+        // The tail before the last row is left, too.
+        tail_before_the_end(&mut sessions, (source, before), last)?;
+        tail_before_the_end(&mut sessions, (source, 1), last)?;
+        let [probe, other] = &mut sessions;
         error("release", probe.session.release(source))?;
         error("release", other.session.release(imported))?;
     }
@@ -132,6 +140,42 @@ pub fn imported_equal_computed(subject: &Subject) -> Result<(), String> {
         return Err(format!("released sequences hold memory: {memory:?}"));
     }
     Ok(())
+}
+
+/// The tail at a length before the end of a sequence, which continues with `next` from there.
+fn tail_before_the_end(
+    sessions: &mut [TestSession; 2],
+    (source, len): (SequenceId, usize),
+    next: &[u32],
+) -> Result<(), String> {
+    let is_left = |session: &TestSession| session.session.reusable(source, len) == Ok(len);
+    if !is_left(&sessions[0]) {
+        let exported = sessions[0]
+            .session
+            .export_tail(source, len, 0..100, &mut Vec::new());
+        return match exported {
+            Err(_) => Ok(()),
+            Ok(_) => Err(format!("a tail at {len} is exported, which is not left")),
+        };
+    }
+    let imported = copy_ranges(sessions, (source, len), 64)?;
+    for part in parts(&sessions[0], (source, len), 1 << 20)? {
+        error(
+            "import_tail",
+            sessions[1].session.import_tail(imported, &part),
+        )?;
+    }
+    let [probe, other] = sessions;
+    let fork = error("fork", probe.session.fork(source, len))?;
+    let expected = probe.logits(fork, next, 1)?;
+    let found = other.logits(imported, next, 1)?;
+    error("release", probe.session.release(fork))?;
+    error("release", other.session.release(imported))?;
+    probe.same(
+        &format!("a tail at {len}, before the end"),
+        &expected,
+        &found,
+    )
 }
 
 /// A sequence without its tail is not used.
@@ -149,7 +193,9 @@ fn check_incomplete(probe: &mut TestSession, sequence: SequenceId) -> Result<(),
     if probe.session.export(sequence).err() != refused {
         return Err("a sequence without its tail is exported".to_owned());
     }
-    let exported = probe.session.export_tail(sequence, 0, 100, &mut Vec::new());
+    let exported = probe
+        .session
+        .export_tail(sequence, len, 0..100, &mut Vec::new());
     if exported.err() != refused {
         return Err("a missing tail is exported".to_owned());
     }
@@ -162,7 +208,7 @@ pub fn wrong_tails_are_refused(subject: &Subject) -> Result<(), String> {
     };
     let tokens = sessions[0].tokens(73, 40);
     let source = compute(&mut sessions[0], &tokens)?;
-    let whole = parts(&sessions[0], source, usize::MAX)?.concat();
+    let whole = parts(&sessions[0], (source, 40), 1 << 20)?.concat();
     let [probe, other] = &mut sessions;
     let computed = compute(other, &tokens)?;
     if other.session.import_tail(computed, &[]).is_ok() {
@@ -174,18 +220,19 @@ pub fn wrong_tails_are_refused(subject: &Subject) -> Result<(), String> {
     if other.session.import_range(computed, 10, &range).is_ok() {
         return Err("a computed sequence takes a range".to_owned());
     }
+    let beyond = whole.len() + 1;
     let exported = probe
         .session
-        .export_tail(source, whole.len() + 1, 100, &mut range);
+        .export_tail(source, 40, beyond..beyond + 100, &mut range);
     if exported.is_ok() {
         return Err("a tail is exported beyond its end".to_owned());
     }
     // It can be released at any point, and cut to nothing.
     for is_cut in [false, true] {
-        let imported = copy_ranges(&mut sessions, source, 64)?;
+        let imported = copy_ranges(&mut sessions, (source, 40), 64)?;
         let [probe, other] = &mut sessions;
         let mut part = Vec::new();
-        let exported = probe.session.export_tail(source, 0, 1, &mut part);
+        let exported = probe.session.export_tail(source, 40, 0..1, &mut part);
         error("export_tail", exported)?;
         error("import_tail", other.session.import_tail(imported, &part))?;
         let too_long = [&whole[..], &[0; 4]].concat();

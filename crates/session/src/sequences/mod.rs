@@ -143,6 +143,17 @@ pub struct SequenceHeader {
 }
 
 impl<T> Sequence<T> {
+    /// The recurrent state at a length that can be cut; `None` at 0 and without recurrent layers.
+    fn state_at(&self, len: usize) -> Option<Slot> {
+        if len == 0 || len == self.len {
+            return self.state.filter(|_| len > 0);
+        }
+        let at = self
+            .snapshots
+            .partition_point(|snapshot| snapshot.len < len);
+        self.snapshots.get(at).map(|snapshot| snapshot.state)
+    }
+
     fn states(&self) -> impl Iterator<Item = Slot> {
         let snapshots = self.snapshots.iter().map(|snapshot| snapshot.state);
         self.state.into_iter().chain(snapshots)
@@ -609,15 +620,11 @@ impl<S: SequenceStorage> Sequences<S> {
             }
         });
         let earlier = source.snapshots.partition_point(|s| s.len < len);
-        let (earlier, later) = source.snapshots.split_at(earlier);
+        let earlier = &source.snapshots[..earlier];
         let shared = Sequence {
             len,
             pages: pages.collect(),
-            state: match len {
-                0 => None,
-                _ if len == source.len => source.state,
-                _ => later.first().map(|snapshot| snapshot.state),
-            },
+            state: source.state_at(len),
             snapshots: earlier.to_vec(),
             layout: source.layout.prefix_of(len),
             adapters: Arc::clone(&source.adapters),

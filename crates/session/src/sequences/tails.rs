@@ -4,7 +4,7 @@
 //! states, exist only at a sequence's end. An imported sequence consists of ranges first, with pages
 //! for its windows but nothing in them, and is complete when all bytes of its tail are imported.
 
-use super::{HeldPages, SequenceStorage, Sequences, drop_page};
+use super::{HeldPages, SequenceStorage, Sequences, Slot, drop_page};
 use crate::{SequenceId, SessionError};
 
 impl<S: SequenceStorage> Sequences<S> {
@@ -13,10 +13,12 @@ impl<S: SequenceStorage> Sequences<S> {
         self.snapshots.is_some() || self.pages.groups().free_within(max_context)
     }
 
-    /// Whether a sequence's tail can be exported.
-    pub fn check_exported_tail(&self, id: SequenceId) -> Result<(), SessionError> {
-        let len = self.get_complete(id)?.len;
-        self.check_no_media(id, len)
+    /// Whether a sequence's tail at a length can be exported. Returns the recurrent state there.
+    pub fn exported_tail(&self, id: SequenceId, len: usize) -> Result<Option<Slot>, SessionError> {
+        let sequence = self.get_complete(id)?;
+        self.check_reusable(id, len)?;
+        self.check_no_media(id, len)?;
+        Ok(sequence.state_at(len))
     }
 
     /// Adds `bytes` more bytes of a tail of `total`, which `write` stores from the given offset on.

@@ -471,20 +471,20 @@ impl Session for FakeSession {
     fn export_tail(
         &self,
         sequence: SequenceId,
-        offset: usize,
-        most: usize,
+        len: usize,
+        part: Range<usize>,
         out: &mut Vec<u8>,
     ) -> Result<bool, SessionError> {
         self.check_tails()?;
-        self.sequences.check_exported_tail(sequence)?;
-        let tail = tail(self.sequences.stored(sequence)?.tokens());
-        let Some(rest) = tail.get(offset..) else {
+        self.sequences.exported_tail(sequence, len)?;
+        let tail = tail(&self.sequences.stored(sequence)?.tokens()[..len]);
+        let Some(rest) = tail.get(part.start..) else {
             return Err(SessionError::LengthOutOfRange {
-                len: offset,
+                len: part.start,
                 available: tail.len(),
             });
         };
-        let part = &rest[..rest.len().min(most.max(4))];
+        let part = &rest[..rest.len().min(part.len().max(4))];
         out.extend_from_slice(part);
         Ok(part.len() == rest.len())
     }
