@@ -183,6 +183,7 @@ fn find_tail(shared: &Shared, blocks: &FoundFiles, search: &TailSearch) -> Optio
         let rest = whole * block_tokens..len;
         let key = blocks.last()?.key.tail(&search.tokens[rest.clone()]);
         let Some(bytes) = shared.folder.size(&key) else {
+            shared.forget(&key);
             continue;
         };
         let record = FoundFile {
