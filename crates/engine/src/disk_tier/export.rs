@@ -28,6 +28,8 @@ const LAST: SliceSize = SliceSize {
 };
 /// Bytes of a tail that make a file, as large as a block of a large model.
 const PART_BYTES: usize = 4 << 20;
+/// A tail takes at most this part of the folder: one that removes itself would be written in vain.
+const TAIL_SHARE: u64 = 4;
 /// Bytes per second, until it is measured.
 const ASSUMED_SPEED: f64 = 5e8;
 /// Of a slice, until it is known.
@@ -207,6 +209,17 @@ impl DiskTier {
         let is_last = session.export_tail(export.id, export.len, part, &mut tail.contents)?;
         let bytes = tail.contents.len() - before;
         tail.offset += bytes;
+        let max_bytes = self.disk.stats().max_bytes;
+        if tail.offset as u64 > max_bytes / TAIL_SHARE {
+            tracing::warn!(
+                max_bytes,
+                "the windows and states of a sequence exceed a quarter of `kv_disk`: prefixes of \
+                 this model are not stored from now on"
+            );
+            self.tails_too_large = true;
+            export.tail = None;
+            return Ok(bytes);
+        }
         if tail.contents.len() >= PART_BYTES || is_last && !tail.contents.is_empty() {
             let contents = std::mem::take(&mut tail.contents);
             self.write(key.part(tail.parts), 0, contents);
@@ -241,7 +254,9 @@ impl DiskTier {
                 None => self.begin(self.pending.front().copied()?, cache),
             };
             // Replaced by a longer one, which shares the blocks that are done.
-            if cache.entry(export.id).is_none() {
+            let is_gone = cache.entry(export.id).is_none();
+            // Blocks alone are of no use.
+            if is_gone || self.tails_too_large {
                 self.finished(&export);
                 continue;
             }

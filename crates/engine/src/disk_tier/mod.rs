@@ -53,6 +53,8 @@ pub(crate) struct DiskTier {
     model: u64,
     /// Sequences cannot be continued without the tail at their end.
     needs_tails: bool,
+    /// A tail was larger than its share of the folder, so that none are stored.
+    tails_too_large: bool,
     /// Cached sequences that may have blocks or tails to export, and the lengths of those tails,
     /// oldest first.
     pending: VecDeque<(SequenceId, usize)>,
@@ -127,6 +129,7 @@ impl DiskTier {
             disk,
             model,
             needs_tails: session.capabilities().prefix_copy == PrefixCopy::AtSnapshots,
+            tails_too_large: false,
             pending: VecDeque::new(),
             current: None,
             adapters: BTreeMap::new(),
@@ -157,8 +160,11 @@ impl DiskTier {
     }
 
     /// The key of the tail of a sequence with these blocks. `None` if it is not stored: because of
-    /// media, and if it is shorter than a block.
+    /// media or its size, and if the sequence is shorter than a block.
     fn tail_key(&self, keys: &[BlockKey], tokens: &[u32]) -> Option<BlockKey> {
+        if self.tails_too_large {
+            return None;
+        }
         let is_text = before_media(tokens).len() == tokens.len();
         let last = keys.last().filter(|_| self.needs_tails && is_text)?;
         Some(last.tail(&tokens[keys.len() * BLOCK_TOKENS..]))

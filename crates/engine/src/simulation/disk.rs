@@ -219,6 +219,27 @@ fn short_sequences_have_no_tails() {
     }
 }
 
+/// A folder for parts of a tail only, which would remove each other.
+#[test]
+fn tails_that_do_not_fit_are_not_written() {
+    for fake in with_tails() {
+        let folder = TempDir::new().unwrap();
+        let mut small = options(folder.path());
+        if let Some(disk) = &mut small.kv_disk {
+            disk.max_bytes = 1400;
+        }
+        let mut harness = Harness::new(fake, small);
+        for kind in 0..3 {
+            let request = || greedy(&prompt(kind, 300), 5);
+            assert_eq!(harness.ask(request()), (alone(request()), 0));
+            harness.store();
+        }
+        // The blocks of the first, before it was known.
+        assert_eq!(harness.disk().written_blocks, 4);
+        harness.assert_empty();
+    }
+}
+
 #[test]
 fn ending_engine_stores_what_is_left() {
     for fake in all_kinds() {
