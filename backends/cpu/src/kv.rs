@@ -21,6 +21,8 @@ use crate::recurrent_state::StateBuffers;
 
 pub struct KvStorage<T: KvElement> {
     layout: PageLayout,
+    /// Whether ranges contain a group: sequences keep all of it. The others belong to tails.
+    in_ranges: Vec<bool>,
     /// By group.
     groups: Vec<GroupPages<T>>,
     /// Bytes of the pages that have memory.
@@ -30,6 +32,32 @@ pub struct KvStorage<T: KvElement> {
     state_layout: StateLayout,
     states: StateBuffers,
     media: BTreeMap<MediaId, Arc<MediaFeatures>>,
+}
+
+/// A part of a tail: positions of a group, or numbers of the recurrent state.
+struct TailSection {
+    /// `None`: the state.
+    group: Option<usize>,
+    /// Positions or numbers.
+    units: Range<usize>,
+    unit_bytes: usize,
+}
+
+impl TailSection {
+    fn bytes(&self) -> usize {
+        self.units.len() * self.unit_bytes
+    }
+
+    /// The units from a byte of the section on: as many as have `most` bytes, but at least one.
+    /// `None` if none begins there.
+    fn units_from(&self, offset: usize, most: usize) -> Option<Range<usize>> {
+        if !offset.is_multiple_of(self.unit_bytes) {
+            return None;
+        }
+        let start = self.units.start + offset / self.unit_bytes;
+        let count = (most / self.unit_bytes).max(1);
+        Some(start..start.saturating_add(count).min(self.units.end))
+    }
 }
 
 /// Encoded media.
@@ -122,11 +150,16 @@ impl<T: KvElement> SequenceStorage for KvStorage<T> {
 }
 
 impl<T: KvElement> KvStorage<T> {
-    /// Storage for about `capacity_tokens` tokens' worth.
-    pub fn new(spec: &ModelSpec, format: &KvFormat, capacity_tokens: usize) -> Self {
+    /// Storage for about `capacity_tokens` tokens' worth of sequences of up to `context` tokens.
+    pub fn new(
+        spec: &ModelSpec,
+        format: &KvFormat,
+        (capacity_tokens, context): (usize, usize),
+    ) -> Self {
         let state_layout = StateLayout::new(spec);
         let layout = PageLayout::new(spec, format);
-        let token_bytes = layout.kv_groups::<T>().bytes_per_token();
+        let kv_groups = layout.kv_groups::<T>();
+        let token_bytes = kv_groups.bytes_per_token();
         let capacity_bytes = capacity_tokens.saturating_mul(token_bytes as usize);
         let groups = (0..layout.groups()).map(|_| GroupPages {
             pages: Vec::new(),
@@ -136,6 +169,10 @@ impl<T: KvElement> KvStorage<T> {
             groups: groups.collect(),
             backed_bytes: 0,
             capacity_bytes,
+            in_ranges: kv_groups
+                .iter()
+                .map(|group| group.keeps_all_within(context))
+                .collect(),
             layout,
             states: StateBuffers::new(state_layout.len()),
             state_layout,
@@ -178,10 +215,10 @@ impl<T: KvElement> KvStorage<T> {
         self.states.data(state)
     }
 
-    /// The positions of a group that a sequence of `len` tokens exports: those in reach of the
-    /// next token.
+    /// The positions of a group that a sequence of `len` tokens exports: the pages in reach of the
+    /// next token. Whole pages, because the sequence can be cut wherever pages reach back far enough.
     fn exported(&self, group: usize, len: usize) -> Range<usize> {
-        self.layout.reach(group).first_seen(len)..len
+        self.layout.reach(group).first_seen(len) / PAGE * PAGE..len
     }
 
     /// Bytes of an exported sequence of `len` tokens.
@@ -221,17 +258,116 @@ impl<T: KvElement> KvStorage<T> {
 
     /// Bytes of an exported range of `tokens` positions.
     pub fn range_len(&self, tokens: usize) -> Option<usize> {
-        let groups = 0..self.layout.groups();
+        let groups = (0..self.layout.groups()).filter(|group| self.in_ranges[*group]);
         let of_token: usize = groups.map(|group| self.layout.export_len::<T>(group)).sum();
         tokens.checked_mul(of_token)
     }
 
-    /// Appends each group's keys and values of a range that all groups still hold.
+    /// Appends the keys and values of a range, group by group.
     pub fn export_range(&self, range: Range<usize>, pages: &[PageSpan<'_>], out: &mut Vec<u8>) {
         out.reserve(self.range_len(range.len()).unwrap_or(0));
         for (group, span) in pages.iter().enumerate() {
-            self.export_positions((group, *span), range.clone(), out);
+            if self.in_ranges[group] {
+                self.export_positions((group, *span), range.clone(), out);
+            }
         }
+    }
+
+    /// The sections of the tail of a sequence of `len` tokens: the windows of groups that are not in
+    /// ranges, then the recurrent state.
+    fn tail(&self, len: usize) -> impl Iterator<Item = TailSection> {
+        let groups = (0..self.layout.groups()).filter(|group| !self.in_ranges[*group]);
+        let windows = groups.map(move |group| TailSection {
+            group: Some(group),
+            units: self.exported(group, len),
+            unit_bytes: self.layout.export_len::<T>(group),
+        });
+        let state = TailSection {
+            group: None,
+            units: 0..if len == 0 { 0 } else { self.state_layout.len() },
+            unit_bytes: size_of::<f32>(),
+        };
+        windows.chain([state])
+    }
+
+    /// Bytes of the tail of a sequence of `len` tokens.
+    pub fn tail_len(&self, len: usize) -> usize {
+        self.tail(len).map(|section| section.bytes()).sum()
+    }
+
+    /// Appends a part of a tail, but at least one position's bytes. `None` if the tail cannot be cut
+    /// at its start.
+    pub fn export_tail(
+        &self,
+        len: usize,
+        (pages, state): (&[PageSpan<'_>], Option<Slot>),
+        part: Range<usize>,
+        out: &mut Vec<u8>,
+    ) -> Option<()> {
+        let mut left = part.start;
+        for section in self.tail(len) {
+            if left >= section.bytes() {
+                left -= section.bytes();
+                continue;
+            }
+            let units = section.units_from(left, part.len())?;
+            match (section.group, state) {
+                (Some(group), _) => self.export_positions((group, pages[group]), units, out),
+                (None, Some(state)) => {
+                    // SAFETY: steps need `&mut self`, so nothing writes during this borrow.
+                    let state = unsafe { self.state(state).slice(0, self.state_layout.len()) };
+                    out.extend(state[units].iter().flat_map(|value| value.to_le_bytes()));
+                }
+                (None, None) => return None,
+            }
+            return Some(());
+        }
+        (left == 0).then_some(())
+    }
+
+    /// Stores a part of a tail, from `offset` on. `None` if it is not cut as tails are exported, or
+    /// longer than the rest of the tail.
+    pub fn import_tail(
+        &mut self,
+        len: usize,
+        (pages, state): (&[(usize, Vec<Slot>)], Option<Slot>),
+        offset: usize,
+        bytes: &[u8],
+    ) -> Option<()> {
+        let (mut left, mut bytes) = (offset, bytes);
+        let sections: Vec<TailSection> = self.tail(len).collect();
+        for section in sections {
+            if left >= section.bytes() {
+                left -= section.bytes();
+                continue;
+            }
+            let most = bytes.len().min(section.bytes() - left);
+            let (own, rest) = bytes.split_at(most);
+            bytes = rest;
+            if own.is_empty() {
+                break;
+            }
+            if !most.is_multiple_of(section.unit_bytes) {
+                return None;
+            }
+            let units = section.units_from(left, most)?;
+            left = 0;
+            match (section.group, state) {
+                (Some(group), _) => {
+                    let (first, slots) = &pages[group];
+                    self.import_positions((group, *first, slots), units, own);
+                }
+                (None, Some(state)) => {
+                    // SAFETY: the state is this new sequence's own, reached through `&mut self`.
+                    let values = unsafe { self.state(state).slice_mut(0, self.state_layout.len()) };
+                    for (value, bytes) in values[units].iter_mut().zip(own.as_chunks::<4>().0) {
+                        *value = f32::from_le_bytes(*bytes);
+                    }
+                }
+                (None, None) => return None,
+            }
+        }
+        bytes.is_empty().then_some(())
     }
 
     fn export_positions(
@@ -281,7 +417,9 @@ impl<T: KvElement> KvStorage<T> {
     ) {
         let mut bytes = bytes;
         for (group, (first, slots)) in pages.iter().enumerate() {
-            bytes = self.import_positions((group, *first, slots), range.clone(), bytes);
+            if self.in_ranges[group] {
+                bytes = self.import_positions((group, *first, slots), range.clone(), bytes);
+            }
         }
     }
 
@@ -319,7 +457,7 @@ mod tests {
     /// Sequences of a model with windows of a few tokens.
     fn windowed() -> Sequences<KvStorage<f32>> {
         let source = goldens::source(&goldens::family("gemma3_text")).unwrap();
-        let storage = KvStorage::new(&source.spec, &KvFormat::F32, CAPACITY);
+        let storage = KvStorage::new(&source.spec, &KvFormat::F32, (CAPACITY, CAPACITY));
         assert_eq!(storage.layout.groups(), 2);
         let limits = SequenceLimits {
             kv_tokens: CAPACITY,

@@ -37,7 +37,7 @@ pub struct CpuSession<T: KvElement> {
     /// As planned, with nothing in use.
     pub memory: Memory,
     pub fingerprint: u64,
-    pub range_fingerprint: Result<u64, SessionError>,
+    pub range_fingerprint: u64,
     pub spec: Arc<ModelSpec>,
     /// Empty between steps.
     pub plan: Plan<T>,
@@ -134,6 +134,13 @@ impl<T: KvElement> CpuSession<T> {
         groups
             .map(|group| self.sequences.pages(id, group))
             .collect()
+    }
+
+    fn check_tails(&self) -> Result<(), SessionError> {
+        if self.sequences.has_tails(self.capabilities.max_context) {
+            return Ok(());
+        }
+        Err(SessionError::Unsupported("tails of sequences"))
     }
 
     /// Checks all rows; a refused row changes nothing.
@@ -480,7 +487,7 @@ impl<T: KvElement> Session for CpuSession<T> {
     }
 
     fn range_fingerprint(&self) -> Result<u64, SessionError> {
-        self.range_fingerprint.clone()
+        Ok(self.range_fingerprint)
     }
 
     fn export_range(
@@ -515,5 +522,43 @@ impl<T: KvElement> Session for CpuSession<T> {
         };
         self.sequences
             .import_range(sequence, (tokens, max_context), import)
+    }
+
+    fn export_tail(
+        &self,
+        sequence: SequenceId,
+        len: usize,
+        part: Range<usize>,
+        out: &mut Vec<u8>,
+    ) -> Result<bool, SessionError> {
+        self.check_tails()?;
+        let state = self.sequences.exported_tail(sequence, len)?;
+        let pages = self.page_spans(sequence)?;
+        let (storage, before) = (self.sequences.storage(), out.len());
+        let start = part.start;
+        let exported = storage.export_tail(len, (&pages, state), part, out);
+        let total = storage.tail_len(len);
+        exported.ok_or(SessionError::LengthOutOfRange {
+            len: start,
+            available: total,
+        })?;
+        Ok(start + out.len() - before == total)
+    }
+
+    fn import_tail(&mut self, sequence: SequenceId, bytes: &[u8]) -> Result<bool, SessionError> {
+        self.check_tails()?;
+        let len = self.sequences.len(sequence)?;
+        let total = self.sequences.storage().tail_len(len);
+        let import = |sequences: &mut Sequences<KvStorage<T>>, offset: usize| {
+            let pages = owned_pages(sequences, sequence)?;
+            let state = sequences.state(sequence)?;
+            let storage = sequences.storage_mut();
+            let imported = storage.import_tail(len, (&pages, state), offset, bytes);
+            imported.ok_or(SessionError::BadImport(
+                "a tail is not cut where it was exported".to_owned(),
+            ))
+        };
+        self.sequences
+            .import_tail(sequence, (bytes.len(), total), import)
     }
 }
