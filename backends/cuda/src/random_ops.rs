@@ -92,6 +92,11 @@ pub fn tolerance(op: &str) -> f64 {
     }
 }
 
+/// Whether only GPUs of the fast path have a kernel for an operation.
+pub fn needs_fast_path(op: &str) -> bool {
+    op.starts_with("Fused") || op == "PackFragments"
+}
+
 /// What makes a case of an operation.
 pub type Generator = fn(Builder) -> Case;
 

@@ -102,8 +102,8 @@ pub fn embed(mut b: Builder) -> Case {
     let rope: Vec<u32> = (0..3 * b.tokens).map(|_| b.below(most) as u32).collect();
     b.tables.rope = b.words(&rope);
     let mut angles = [AnglePlaces::default(); 2];
-    for set in 0..b.below(3) {
-        angles[set] = AnglePlaces::random(&mut b);
+    for set in angles.iter_mut().take(b.below(3)) {
+        *set = AnglePlaces::random(&mut b);
     }
     let scale = b.pick(&[1.0, 22.5]);
     b.finish(move |placed| {
