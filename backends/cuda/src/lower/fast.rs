@@ -54,8 +54,8 @@ pub fn check(spec: &ModelSpec) -> Result<(), &'static str> {
     if !is_plain_norm(&spec.final_norm) {
         return Err("a final norm of another kind");
     }
-    if !spec.hidden_size.is_multiple_of(32) {
-        return Err("a hidden size that 32 does not divide");
+    if !is_width(spec.hidden_size) {
+        return Err("a hidden size below 128, or one that 32 does not divide");
     }
     for layer in layers(spec) {
         let layer = layer.ok_or("other blocks than attention and a gated feed-forward")?;
@@ -72,6 +72,9 @@ fn check_attention(spec: &ModelSpec, attention: &Attention) -> Result<(), &'stat
     let queries = attention.heads / attention.kv_heads.max(1);
     if attention.head_dim != attention.value_dim || !has_attention(attention.head_dim, queries) {
         return Err("heads of another size");
+    }
+    if !is_width(attention.heads * attention.head_dim) {
+        return Err("heads that 32 does not divide together");
     }
     let qk_norm = attention
         .qk_norm
@@ -101,10 +104,15 @@ fn check_attention(spec: &ModelSpec, attention: &Attention) -> Result<(), &'stat
 fn check_dense(dense: &Dense) -> Result<(), &'static str> {
     let activation = matches!(dense.activation, Activation::Silu | Activation::GeluTanh);
     let plain = dense.gated && !dense.bias && dense.gate_scale == 1.0;
-    if !activation || !plain || !dense.size.is_multiple_of(32) {
+    if !activation || !plain || !is_width(dense.size) {
         return Err("another feed-forward");
     }
     Ok(())
+}
+
+/// Whether a matrix may have so many columns.
+fn is_width(cols: usize) -> bool {
+    cols.is_multiple_of(32) && cols >= fused::MIN_COLS as usize
 }
 
 fn is_plain_norm(norm: &Norm) -> bool {

@@ -4,7 +4,7 @@ use super::builder::Builder;
 use super::case::{Case, Place, Vectors};
 use crate::ops::{
     Activate, ActivationFunction, Add, Affine, Clamp, CopyParts, FinishLogits, Largest, Multiply,
-    Norm, NormFunction,
+    Norm, NormFunction, RoundVectors,
 };
 
 pub fn norm(mut b: Builder) -> Case {
@@ -177,6 +177,28 @@ pub fn copy_parts(mut b: Builder) -> Case {
             input_step: input_step as u32,
             out_step: out_step as u32,
             len: len as u32,
+        };
+        op.into()
+    })
+}
+
+pub fn round_vectors(mut b: Builder) -> Case {
+    let has_fragments = b.flag();
+    let mut len = b.size(b.tokens);
+    if has_fragments {
+        len = len.next_multiple_of(32);
+    }
+    let input = b.vectors(len, 1.0);
+    let out_stride = len + b.pick(&[0, 1, 8]);
+    let out = b.rounded_outputs(b.tokens * out_stride);
+    b.finish(move |placed| {
+        let op = RoundVectors {
+            input: placed.at(input.at),
+            out: placed.at(out),
+            input_stride: input.stride,
+            out_stride: out_stride as u32,
+            len: len as u32,
+            fragments: has_fragments.into(),
         };
         op.into()
     })
