@@ -1,16 +1,18 @@
 //! Plans and opens sessions on any [`Device`].
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use loquat_session::limits::{Limits, MediaSizes, Sizes as LimitSizes};
 use loquat_session::sequences::{SequenceLimits, Sequences};
 use loquat_session::{
-    AdapterLimits, BackendTraits, KvElementFormat, KvFormat, MediaInputs, ModelSource, OpenError,
-    Plan, Precision, SessionError, SessionOptions, transfer,
+    BackendTraits, KvElementFormat, KvFormat, MediaInputs, ModelSource, OpenError, Plan, Precision,
+    SessionError, SessionOptions, transfer,
 };
 use loquat_spec::{ModelSpec, RopeScaling, Role};
 use loquat_weights::Weights;
 
+use crate::adapter::AdapterTargets;
 use crate::device::{Device, DeviceError};
 use crate::lower::{Buffers, KvLayout, Sizes, WeightLoader, lower};
 use crate::ops::{Format, PAGE};
@@ -87,7 +89,7 @@ impl Draft {
             mapped_bytes: 0,
             buffer_bytes: buffer_bytes.saturating_add(table_bytes),
             media,
-            adapters: AdapterLimits::NONE,
+            adapters: options.adapters,
         };
         let limits = Limits::new(spec.max_context, options, &limit_sizes)?;
         Ok(Self {
@@ -146,6 +148,9 @@ impl Draft {
         };
         let fingerprint = transfer::fingerprint(source, &self.kv_format.to_string());
         Ok(CudaSession {
+            adapter_targets: AdapterTargets::new(spec, &program, self.format),
+            adapters: BTreeMap::new(),
+            step_adapters: Default::default(),
             program,
             sequences: Sequences::new(storage, SequenceLimits::from(&self.limits)),
             range_fingerprint: range_fingerprint(spec, fingerprint, options, &self.limits),

@@ -1,17 +1,21 @@
 //! The session contract over a program and a device.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
 use loquat_session::sequences::{PageSpan, RowGrant, Sequences, Slot, TokenPlace};
 use loquat_session::transfer::{Envelope, Unsealed, unseal};
 use loquat_session::{
-    Capabilities, Emit, Media, MediaHandle, MediaId, MediaLayout, Memory, SequenceId, Session,
-    SessionError, StepBatch, StepOutput, delegate_sequences,
+    AdapterId, AdapterWeights, AppliedAdapter, Capabilities, Emit, Media, MediaHandle, MediaId,
+    MediaLayout, Memory, SequenceId, Session, SessionError, StepBatch, StepOutput,
+    delegate_sequences,
 };
 use loquat_spec::ModelSpec;
 
-use crate::device::DeviceError;
+use crate::adapted::{AdapterRun, StepAdapters};
+use crate::adapter::{AdapterTargets, LoadedAdapter, predict_bytes};
+use crate::device::{Device, DeviceError};
 use crate::lower::{Domain, HEAD_BLOCK, Instruction, Program};
 use crate::ops::{Address, NOT_A_NUMBER, PAGE, PageRun, RowTable, StateCopy, Step};
 use crate::storage::{DeviceStorage, MediaFeatures};
@@ -28,12 +32,18 @@ pub struct CudaSession {
     pub spec: Arc<ModelSpec>,
     pub tables: StepTables,
     pub rows: StepRows,
+    pub adapters: BTreeMap<AdapterId, Arc<LoadedAdapter>>,
+    pub adapter_targets: AdapterTargets,
+    /// Empty between steps.
+    pub step_adapters: StepAdapters,
 }
 
 /// The rows of a step; empty between steps, kept for their allocations.
 #[derive(Default)]
 pub struct StepRows {
     accepted: Vec<Result<Accepted, SessionError>>,
+    /// Accepted rows, those with the same adapters together.
+    order: Vec<usize>,
     hidden: Vec<u32>,
     logits: Vec<u32>,
     greedy: Vec<u32>,
@@ -51,6 +61,7 @@ impl StepRows {
     fn clear(&mut self) {
         let Self {
             accepted,
+            order,
             hidden,
             logits,
             greedy,
@@ -61,6 +72,7 @@ impl StepRows {
             tokens.clear();
         }
         greedy_rows.clear();
+        order.clear();
     }
 
     /// Records a row's positions and reserves room for their outputs.
@@ -113,21 +125,50 @@ impl CudaSession {
 
     /// Accepts the batch's rows and writes their tables; a refused row changes nothing.
     fn plan(&mut self, batch: &StepBatch, rows: &mut StepRows) {
-        let groups = self.sequences.storage().layout().groups();
-        self.tables.clear(groups);
+        let mut tokens = 0;
         for index in 0..batch.rows().len() {
-            let planned = self.tables.tokens();
             let capabilities = &self.capabilities;
-            let grant = self.sequences.accept(batch, index, planned, capabilities);
-            let accepted = grant.and_then(|grant| match self.plan_row(batch, index, &grant) {
-                Ok(first) => Ok(Accepted { first, grant }),
-                Err(error) => {
-                    self.sequences.roll_back(grant);
-                    Err(error)
-                }
-            });
+            let grant = self.sequences.accept(batch, index, tokens, capabilities);
+            if let Ok(grant) = &grant {
+                tokens += grant.tokens;
+                rows.order.push(index);
+            }
+            let accepted = grant.map(|grant| Accepted { first: 0, grant });
             rows.accepted.push(accepted);
         }
+        self.sort_by_adapters(batch, &mut rows.order);
+        let groups = self.sequences.storage().layout().groups();
+        self.tables.clear(groups);
+        for index in &rows.order {
+            let slot = &mut rows.accepted[*index];
+            let Ok(accepted) = slot else {
+                continue;
+            };
+            match self.plan_row(batch, *index, &accepted.grant) {
+                Ok(first) => accepted.first = first,
+                Err(error) => {
+                    if let Ok(refused) = std::mem::replace(slot, Err(error)) {
+                        self.sequences.roll_back(refused.grant);
+                    }
+                }
+            }
+        }
+    }
+
+    /// Makes rows with the same adapters adjacent, so that one launch adds those.
+    fn sort_by_adapters(&self, batch: &StepBatch, order: &mut [usize]) {
+        let adapters = |index: &usize| {
+            let sequence = batch.rows()[*index].sequence;
+            self.sequences.adapters(sequence).map_or(&[][..], |all| all)
+        };
+        if order.iter().all(|index| adapters(index).is_empty()) {
+            return;
+        }
+        let key = |applied: &AppliedAdapter| (applied.id, applied.scale.to_bits());
+        order.sort_unstable_by(|a, b| {
+            let keys = adapters(a).iter().map(key);
+            keys.cmp(adapters(b).iter().map(key)).then(a.cmp(b))
+        });
     }
 
     /// Writes one row's tables and returns the index of its first token.
@@ -138,8 +179,13 @@ impl CudaSession {
         grant: &RowGrant,
     ) -> Result<usize, SessionError> {
         let row = &batch.rows()[index];
+        let own = self.sequences.adapters(row.sequence)?;
         let tables = &mut self.tables;
         let first = tables.tokens();
+        self.step_adapters
+            .push_row(first..first + grant.tokens, own, |id| {
+                self.adapters.get(&id).cloned()
+            });
         let places = self.sequences.places(grant);
         for (position, id) in (grant.start..).zip(batch.tokens(row)) {
             let place = places.as_ref().map(|places| places[position - grant.start]);
@@ -199,39 +245,37 @@ impl CudaSession {
         let storage = self.sequences.storage();
         let mut device = storage.device();
         let step = self.tables.upload(&mut **device)?;
-        let launch = |device: &mut dyn crate::device::Device,
+        let adapters = &self.step_adapters;
+        let launch = |device: &mut dyn Device,
                       instructions: &[Instruction],
-                      step: &Step| {
+                      step: &Step,
+                      runs: &[AdapterRun]| {
             for instruction in instructions {
                 if instruction.only_with_media && step.tables.features.is_none() {
                     continue;
                 }
-                let count = match instruction.domain {
-                    Domain::Rows => step.rows,
-                    Domain::Tokens | Domain::Emitted => step.count,
-                };
-                let step = Step { count, ..*step };
-                if count > 0 {
-                    device.launch(&instruction.op, &step)?;
+                if instruction.domain == Domain::Rows {
+                    let count = step.rows;
+                    device.launch(&instruction.op, &Step { count, ..*step })?;
+                } else {
+                    adapters.launch(device, instruction, (step, runs))?;
                 }
             }
             Ok::<_, DeviceError>(())
         };
         let program = &self.program;
-        launch(&mut **device, &program.forward, &step)?;
+        launch(&mut **device, &program.forward, &step, adapters.runs())?;
         // Emitted positions from `first` on.
         let emitted = |first: usize, count: usize| {
             let mut step = step;
             step.count = count as u32;
             step.tables.emitted = step.tables.emitted.values(first);
-            step
+            let tokens = &self.tables.emitted[first..first + count];
+            (step, adapters.runs_of(tokens))
         };
         if !rows.hidden.is_empty() {
-            launch(
-                &mut **device,
-                &program.readout,
-                &emitted(0, rows.hidden.len()),
-            )?;
+            let (all, runs) = emitted(0, rows.hidden.len());
+            launch(&mut **device, &program.readout, &all, &runs)?;
             let out = output.all_hidden_mut();
             device.read(program.hidden, bytemuck::cast_slice_mut(out))?;
         }
@@ -241,11 +285,11 @@ impl CudaSession {
         for (positions, greedy) in kinds {
             for start in (0..positions).step_by(HEAD_BLOCK) {
                 let count = HEAD_BLOCK.min(positions - start);
-                let block = emitted(first + start, count);
-                launch(&mut **device, &program.readout, &block)?;
-                launch(&mut **device, &program.head, &block)?;
+                let (block, runs) = emitted(first + start, count);
+                launch(&mut **device, &program.readout, &block, &runs)?;
+                launch(&mut **device, &program.head, &block, &runs)?;
                 if greedy {
-                    launch(&mut **device, &program.largest, &block)?;
+                    launch(&mut **device, &program.largest, &block, &runs)?;
                     let out = &mut output.all_tokens_mut()[start..start + count];
                     device.read(program.chosen, bytemuck::cast_slice_mut(out))?;
                 } else {
@@ -272,6 +316,26 @@ impl Session for CudaSession {
 
     fn release(&mut self, sequence: SequenceId) -> Result<(), SessionError> {
         self.sequences.release(sequence)
+    }
+
+    fn load_adapter(&mut self, adapter: &AdapterWeights) -> Result<AdapterId, SessionError> {
+        let bytes = predict_bytes(adapter, self.adapter_targets.format());
+        self.sequences.check_adapter(adapter.rank(), bytes)?;
+        let loaded = {
+            let mut device = self.sequences.storage().device();
+            LoadedAdapter::load(&mut **device, &self.adapter_targets, adapter)?
+        };
+        let id = self.sequences.add_adapter(adapter, bytes)?;
+        self.adapters.insert(id, Arc::new(loaded));
+        Ok(id)
+    }
+
+    fn unload_adapter(&mut self, adapter: AdapterId) -> Result<(), SessionError> {
+        self.sequences.remove_adapter(adapter)?;
+        if let Some(loaded) = self.adapters.remove(&adapter) {
+            self.sequences.storage().device().free(loaded.memory);
+        }
+        Ok(())
     }
 
     fn encode(&mut self, media: &Media) -> Result<MediaHandle, SessionError> {
@@ -360,6 +424,7 @@ impl Session for CudaSession {
             }
         }
         self.rows = rows;
+        self.step_adapters.clear();
         ran
     }
 

@@ -5,6 +5,7 @@ mod dense_attention;
 mod elementwise;
 mod experts;
 mod linear;
+mod low_rank;
 mod memories;
 mod positions;
 mod recurrent;

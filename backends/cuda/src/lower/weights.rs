@@ -158,7 +158,7 @@ impl<'a> WeightLoader<'a> {
 }
 
 /// Copies a matrix in chunks of rows.
-fn upload_rows(
+pub fn upload_rows(
     device: &mut dyn Device,
     mut to: Address,
     matrix: &Matrix,

@@ -1,4 +1,5 @@
 //! The CUDA backend's programs: interpreted, and on a GPU if there is one.
 
+mod adapters;
 mod conformance;
 mod kernels;
