@@ -23,6 +23,10 @@ goldens *args:
 mlx *variant:
     cargo xtask mlx {{variant}}
 
+# Download the CUDA compiler for builds with `--features cuda`
+cuda:
+    cargo xtask cuda
+
 # Compare with llama.cpp: `just compare <model.gguf>`
 compare *args:
     cargo xtask compare {{args}}

@@ -444,6 +444,15 @@ struct CopyParts {
     uint32_t len;
 };
 
+struct RoundVectors {
+    Address input;
+    Address out;
+    uint32_t input_stride;
+    uint32_t out_stride;
+    uint32_t len;
+    uint32_t fragments;
+};
+
 struct FinishLogits {
     Address logits;
     uint32_t vocab;
@@ -497,6 +506,7 @@ SIZE(ExpertLinear, 80);
 SIZE(CombineExperts, 40);
 SIZE(Gather, 40);
 SIZE(CopyParts, 40);
+SIZE(RoundVectors, 32);
 SIZE(FinishLogits, 24);
 SIZE(Largest, 24);
 

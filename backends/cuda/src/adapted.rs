@@ -11,7 +11,7 @@ use loquat_session::{AdapterId, AdapterLimits, AppliedAdapter};
 use loquat_spec::Role;
 
 use crate::adapter::{Factors, LoadedAdapter};
-use crate::device::{Device, DeviceError};
+use crate::device::DeviceError;
 use crate::lower::Instruction;
 use crate::ops::{
     Address, Embed, EmbedLowRank, Linear, LowRank, MAX_ADAPTERS, MatrixRef, Norm, Op, ScaleRows,
@@ -120,12 +120,13 @@ impl StepAdapters {
         runs
     }
 
-    /// Launches an instruction over all tokens of the step, those of `runs` with their adapters.
-    pub fn launch(
+    /// Calls `launch` for each launch of an instruction over all tokens of the step, those of `runs`
+    /// with their adapters.
+    pub fn for_each(
         &self,
-        device: &mut dyn Device,
         instruction: &Instruction,
         (step, runs): (&Step, &[AdapterRun]),
+        launch: &mut dyn FnMut(&Op, &Step) -> Result<(), DeviceError>,
     ) -> Result<(), DeviceError> {
         let mut launch = |op: &Op, tokens: Range<usize>| {
             if tokens.is_empty() {
@@ -136,7 +137,7 @@ impl StepAdapters {
                 count: tokens.len() as u32,
                 ..*step
             };
-            device.launch(op, &step)
+            launch(op, &step)
         };
         let mut next = 0;
         for run in runs {

@@ -16,6 +16,7 @@ impl InterpretedBackend {
         let traits = DeviceTraits {
             label: "cuda (interpreted)".to_owned(),
             memory_bytes: Some(16 << 30),
+            has_fast_path: false,
         };
         Draft::new(source, options, traits)
     }

@@ -1,39 +1,52 @@
 //! The kernels of this build: compiled by the build script, loaded onto a device by name.
 
 use std::collections::HashMap;
+use std::sync::LazyLock;
 
 use thiserror::Error;
 
 use crate::architectures::{ComputeCapability, Target, parse_targets};
 use crate::driver::{Context, DriverError, Function};
-use crate::launch;
+use crate::{fused_launch, launch};
 
 /// Every file of kernels, and every kernel that the backend launches. A test compares this list
 /// with what was compiled.
-pub static FILES: &[KernelFile] = &[
-    KernelFile {
-        name: "general",
-        kernels: launch::KERNELS,
-        may_spill: &[],
-    },
-    KernelFile {
-        name: "self_check",
-        kernels: &[
-            "self_check_fill",
-            "self_check_multiply",
-            "self_check_cluster",
-        ],
-        may_spill: &[],
-    },
-];
+pub static FILES: LazyLock<Vec<KernelFile>> = LazyLock::new(|| {
+    vec![
+        KernelFile {
+            name: "fast",
+            kernels: fused_launch::kernels(),
+            may_spill: &[],
+        },
+        KernelFile {
+            name: "step",
+            kernels: vec!["advance"],
+            may_spill: &[],
+        },
+        KernelFile {
+            name: "general",
+            kernels: launch::KERNELS.to_vec(),
+            may_spill: &[],
+        },
+        KernelFile {
+            name: "self_check",
+            kernels: vec![
+                "self_check_fill",
+                "self_check_multiply",
+                "self_check_cluster",
+            ],
+            may_spill: &[],
+        },
+    ]
+});
 
 /// A file of `kernels/`.
-#[derive(Debug, Clone, Copy)]
+#[derive(Debug, Clone)]
 pub struct KernelFile {
     /// Without its ending.
     pub name: &'static str,
     /// As in the source, where they are `extern "C"`. A name is unique among all files.
-    pub kernels: &'static [&'static str],
+    pub kernels: Vec<&'static str>,
     /// Kernels that may keep registers in memory. Those for speed must not.
     pub may_spill: &'static [&'static str],
 }
@@ -107,6 +120,12 @@ pub fn check_support(gpu: ComputeCapability) -> Result<(), KernelError> {
     })
 }
 
+/// Whether a file of kernels is compiled for this GPU.
+pub fn is_compiled(file: &str, gpu: ComputeCapability) -> bool {
+    let mut images = IMAGES.iter();
+    images.any(|image| image.file == file && image.runs_on(gpu))
+}
+
 /// Whether this build has kernels.
 pub fn check_built() -> Result<(), KernelError> {
     match NOT_BUILT {
@@ -129,8 +148,8 @@ impl Kernels {
         for image in IMAGES.iter().filter(|image| image.runs_on(gpu)) {
             let module = context.load_module(image.fatbin)?;
             let files = FILES.iter().filter(|file| file.name == image.file);
-            for name in files.flat_map(|file| file.kernels) {
-                functions.insert(*name, module.function(name)?);
+            for name in files.flat_map(|file| file.kernels.iter().copied()) {
+                functions.insert(name, module.function(name)?);
             }
         }
         Ok(Self { functions })
@@ -220,8 +239,7 @@ mod tests {
     fn names_are_unique() {
         let names: Vec<&str> = FILES
             .iter()
-            .flat_map(|file| file.kernels)
-            .copied()
+            .flat_map(|file| file.kernels.iter().copied())
             .collect();
         let unique: BTreeSet<&str> = names.iter().copied().collect();
         assert_eq!(names.len(), unique.len());
@@ -246,7 +264,7 @@ mod tests {
             }
             let targets = parse_targets(report.targets).unwrap();
             for machine in targets.iter().filter_map(|target| target.machine_name()) {
-                for name in file.kernels {
+                for name in &file.kernels {
                     let is_compiled =
                         |found: &Compiled| found.name == *name && found.machine == machine;
                     assert!(compiled.iter().any(is_compiled), "{name} lacks {machine}");
@@ -261,7 +279,7 @@ mod tests {
             return;
         }
         let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/kernels");
-        for file in FILES {
+        for file in FILES.iter() {
             let path = format!("{folder}/{}.cu", file.name);
             let source = std::fs::read_to_string(&path).unwrap_or_default();
             // A file for other architectures than this build's is not compiled.

@@ -3,6 +3,7 @@
 //! These are the general kernels of `kernels/general.cu`. They index the grid by its first dimension,
 //! whose limit is far above that of the others; only the matrices of a batch are in the third.
 
+use crate::fused_launch::{self, Occupancy};
 use crate::ops::{Format, LowRank, Op, PAGE, Route, Step};
 
 /// A kernel and its launch dimensions.
@@ -15,6 +16,8 @@ pub struct LaunchShape {
     pub block: [u32; 3],
     /// Dynamic shared memory of a block.
     pub shared_bytes: u32,
+    /// Blocks that share their memory.
+    pub cluster: Option<[u32; 3]>,
 }
 
 /// The general kernels.
@@ -54,6 +57,7 @@ pub const KERNELS: &[&str] = &[
     "multiply",
     "norm_vectors",
     "rope",
+    "round_vectors",
     "route",
     "scale_rows",
     "temperature",
@@ -95,13 +99,14 @@ const FEW_BLOCK_ROWS: u32 = FEW_ROWS * FEW_THREADS / WARP;
 
 /// The launch of an operation over a step. The grid has at least one block; kernels ignore what is
 /// past the step.
-pub fn shape(op: &Op, step: &Step) -> LaunchShape {
+pub fn shape(op: &Op, step: &Step, occupancy: &dyn Occupancy) -> LaunchShape {
     let count = step.count;
     let spans = |kernel, len: u32| {
         let blocks = count.saturating_mul(len.div_ceil(SPAN));
         LaunchShape::new(kernel, blocks, SPAN_THREADS)
     };
     match op {
+        Op::Fused(op) => fused_launch::shape(op, step, occupancy),
         Op::Embed(p) => spans("embed", p.table.cols),
         Op::AddEmbedding(p) => spans("add_embedding", p.table.cols),
         Op::AddFeatures(p) => spans("add_features", p.width),
@@ -172,6 +177,7 @@ pub fn shape(op: &Op, step: &Step) -> LaunchShape {
         }
         Op::CombineExperts(p) => spans("combine_experts", p.len),
         Op::Gather(p) => spans("gather", p.len),
+        Op::RoundVectors(p) => spans("round_vectors", p.len),
         Op::CopyParts(p) => spans("copy_parts", p.parts * p.len),
         Op::FinishLogits(p) => spans("finish_logits", p.vocab),
         Op::Largest(_) => LaunchShape::new("largest", count, LARGEST_THREADS),
@@ -179,12 +185,13 @@ pub fn shape(op: &Op, step: &Step) -> LaunchShape {
 }
 
 impl LaunchShape {
-    fn new(kernel: &'static str, blocks: u32, threads: u32) -> Self {
+    pub(crate) fn new(kernel: &'static str, blocks: u32, threads: u32) -> Self {
         Self {
             kernel,
             grid: [blocks.max(1), 1, 1],
             block: [threads, 1, 1],
             shared_bytes: 0,
+            cluster: None,
         }
     }
 
@@ -435,9 +442,23 @@ mod tests {
                 grid,
                 block: [block, 1, 1],
                 shared_bytes,
+                cluster: None,
             };
-            assert_eq!(shape(&op, &step(count)), expected);
+            assert_eq!(shape(&op, &step(count), &NoGpu), expected);
             assert!(KERNELS.contains(&kernel));
+        }
+    }
+
+    /// General kernels do not depend on it.
+    struct NoGpu;
+
+    impl Occupancy for NoGpu {
+        fn multiprocessors(&self) -> u32 {
+            0
+        }
+
+        fn blocks(&self, _: &'static str, _: u32, _: u32) -> u32 {
+            0
         }
     }
 

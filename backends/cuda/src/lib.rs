@@ -9,9 +9,13 @@ mod adapter;
 // The build script uses all of it.
 #[allow(dead_code)]
 mod architectures;
+mod decode;
 pub mod device;
 pub mod driver;
 mod error;
+mod execute;
+pub mod fused;
+pub mod fused_launch;
 mod gpu;
 pub mod interpret;
 mod interpreted;
@@ -74,6 +78,7 @@ impl CudaBackend {
         let traits = DeviceTraits {
             label: probe::label(device),
             memory_bytes: Some(device.total_memory),
+            has_fast_path: kernels::is_compiled("fast", device.compute_capability),
         };
         Draft::new(source, options, traits)
     }

@@ -6,6 +6,8 @@
 
 use bytemuck::{NoUninit, Pod, Zeroable};
 
+use crate::fused::{FusedOp, PackFragments};
+
 /// A place in the device's memory.
 #[repr(transparent)]
 #[derive(Pod, Zeroable, Debug, Clone, Copy, PartialEq, Eq, Default, Hash, PartialOrd, Ord)]
@@ -705,6 +707,19 @@ pub struct CopyParts {
     pub len: u32,
 }
 
+/// `out = bf16(input)`, `[token][len]`.
+#[repr(C)]
+#[derive(NoUninit, Debug, Clone, Copy, PartialEq)]
+pub struct RoundVectors {
+    pub input: Address,
+    pub out: Address,
+    pub input_stride: u32,
+    pub out_stride: u32,
+    pub len: u32,
+    /// 1: in [fragment order](crate::fused::x_position).
+    pub fragments: u32,
+}
+
 /// `logits = softcap(logits * scale)`
 #[repr(C)]
 #[derive(NoUninit, Debug, Clone, Copy, PartialEq)]
@@ -732,26 +747,49 @@ pub struct Largest {
 /// A token that [`Largest`] could not choose.
 pub const NOT_A_NUMBER: u32 = u32::MAX;
 
+/// What a kernel receives.
+pub enum Parameters<'a> {
+    /// A struct, and the [`Step`] after it.
+    Struct(&'a [u8]),
+    /// Its fields, one by one.
+    Pack(&'a PackFragments),
+}
+
+impl From<FusedOp> for Op {
+    fn from(op: FusedOp) -> Self {
+        Op::Fused(op)
+    }
+}
+
 macro_rules! operations {
     ($($name:ident),* $(,)?) => {
         /// An operation with its parameters.
         #[derive(Debug, Clone, Copy, PartialEq)]
         pub enum Op {
             $($name($name),)*
+            /// An operation of the fast path.
+            Fused(FusedOp),
         }
 
         impl Op {
             pub fn name(&self) -> &'static str {
                 match self {
                     $(Op::$name(_) => stringify!($name),)*
+                    Op::Fused(fused) => fused.name(),
                 }
             }
 
             /// The parameters as a kernel receives them.
-            pub fn parameters(&self) -> &[u8] {
-                match self {
+            pub fn parameters(&self) -> Parameters<'_> {
+                let bytes = match self {
                     $(Op::$name(parameters) => bytemuck::bytes_of(parameters),)*
-                }
+                    Op::Fused(FusedOp::Embed(parameters)) => bytemuck::bytes_of(parameters),
+                    Op::Fused(FusedOp::Linear(_, parameters)) => bytemuck::bytes_of(parameters),
+                    Op::Fused(FusedOp::Attention(parameters)) => bytemuck::bytes_of(parameters),
+                    Op::Fused(FusedOp::Advance(parameters)) => bytemuck::bytes_of(parameters),
+                    Op::Fused(FusedOp::Pack(pack)) => return Parameters::Pack(pack),
+                };
+                Parameters::Struct(bytes)
             }
         }
 
@@ -797,6 +835,7 @@ operations!(
     CombineExperts,
     Gather,
     CopyParts,
+    RoundVectors,
     FinishLogits,
     Largest,
 );

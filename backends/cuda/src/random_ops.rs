@@ -66,7 +66,7 @@ pub const GENERATORS: &[(&str, Generator)] = &[
     ("ExpertLinear", products::expert_linear),
     ("CombineExperts", products::combine_experts),
     ("Gather", positions::gather),
-    ("CopyParts", positions::copy_parts),
+    ("CopyParts", values::copy_parts),
     ("FinishLogits", values::finish_logits),
     ("Largest", values::largest),
 ];
@@ -193,6 +193,7 @@ impl Comparison {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::device::{RecordId, Ticket};
     use crate::interpret::Interpreter;
     use crate::ops::{OPERATIONS, Step};
 
@@ -230,6 +231,26 @@ mod tests {
 
         fn launch(&mut self, op: &Op, step: &Step) -> Result<(), DeviceError> {
             self.inner.launch(op, step)
+        }
+
+        fn record(&mut self, launches: Vec<(Op, Step)>) -> Result<RecordId, DeviceError> {
+            self.inner.record(launches)
+        }
+
+        fn replay(&mut self, record: RecordId) -> Result<(), DeviceError> {
+            self.inner.replay(record)
+        }
+
+        fn forget(&mut self, record: RecordId) {
+            self.inner.forget(record);
+        }
+
+        fn fetch(&mut self, from: Address, bytes: usize) -> Result<Ticket, DeviceError> {
+            self.inner.fetch(from, bytes)
+        }
+
+        fn collect(&mut self, ticket: Ticket, out: &mut [u8]) -> Result<(), DeviceError> {
+            self.inner.collect(ticket, out)
         }
 
         fn memory(&self) -> (u64, u64) {

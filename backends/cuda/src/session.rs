@@ -13,11 +13,13 @@ use loquat_session::{
 };
 use loquat_spec::ModelSpec;
 
-use crate::adapted::{AdapterRun, StepAdapters};
+use crate::adapted::StepAdapters;
 use crate::adapter::{AdapterTargets, LoadedAdapter, predict_bytes};
+use crate::decode::Decoding;
 use crate::device::{Device, DeviceError};
-use crate::lower::{Domain, HEAD_BLOCK, Instruction, Program};
-use crate::ops::{Address, NOT_A_NUMBER, PAGE, PageRun, RowTable, StateCopy, Step};
+use crate::execute::Execution;
+use crate::lower::{HEAD_BLOCK, Program};
+use crate::ops::{Address, NOT_A_NUMBER, PAGE, PageRun, RowTable, StateCopy};
 use crate::storage::{DeviceStorage, MediaFeatures};
 use crate::tables::StepTables;
 
@@ -36,19 +38,24 @@ pub struct CudaSession {
     pub adapter_targets: AdapterTargets,
     /// Empty between steps.
     pub step_adapters: StepAdapters,
+    /// Steps can be recorded.
+    pub records: bool,
+    pub decoding: Decoding,
 }
 
 /// The rows of a step; empty between steps, kept for their allocations.
 #[derive(Default)]
 pub struct StepRows {
     accepted: Vec<Result<Accepted, SessionError>>,
-    /// Accepted rows, those with the same adapters together.
+    /// Accepted rows as they are planned.
     order: Vec<usize>,
     hidden: Vec<u32>,
     logits: Vec<u32>,
     greedy: Vec<u32>,
     /// The row of the batch that each greedy token is for.
     greedy_rows: Vec<usize>,
+    /// Rows of one token.
+    single: u32,
 }
 
 struct Accepted {
@@ -66,13 +73,15 @@ impl StepRows {
             logits,
             greedy,
             greedy_rows,
+            single,
         } = self;
+        *single = 0;
         accepted.clear();
+        order.clear();
         for tokens in [hidden, logits, greedy] {
             tokens.clear();
         }
         greedy_rows.clear();
-        order.clear();
     }
 
     /// Records a row's positions and reserves room for their outputs.
@@ -123,29 +132,34 @@ impl CudaSession {
             .collect()
     }
 
-    /// Accepts the batch's rows and writes their tables; a refused row changes nothing.
+    /// Accepts the batch's rows and writes their tables, in the order of [`Self::sort`]; a refused
+    /// row changes nothing.
     fn plan(&mut self, batch: &StepBatch, rows: &mut StepRows) {
-        let mut tokens = 0;
+        let groups = self.sequences.storage().layout().groups();
+        self.tables.clear(groups);
+        let mut planned = 0;
         for index in 0..batch.rows().len() {
             let capabilities = &self.capabilities;
-            let grant = self.sequences.accept(batch, index, tokens, capabilities);
+            let grant = self.sequences.accept(batch, index, planned, capabilities);
             if let Ok(grant) = &grant {
-                tokens += grant.tokens;
+                planned += grant.tokens;
                 rows.order.push(index);
             }
             let accepted = grant.map(|grant| Accepted { first: 0, grant });
             rows.accepted.push(accepted);
         }
-        self.sort_by_adapters(batch, &mut rows.order);
-        let groups = self.sequences.storage().layout().groups();
-        self.tables.clear(groups);
+        self.sort(batch, &mut rows.order);
         for index in &rows.order {
             let slot = &mut rows.accepted[*index];
             let Ok(accepted) = slot else {
                 continue;
             };
+            let tokens = accepted.grant.tokens;
             match self.plan_row(batch, *index, &accepted.grant) {
-                Ok(first) => accepted.first = first,
+                Ok(first) => {
+                    accepted.first = first;
+                    rows.single += u32::from(tokens == 1);
+                }
                 Err(error) => {
                     if let Ok(refused) = std::mem::replace(slot, Err(error)) {
                         self.sequences.roll_back(refused.grant);
@@ -155,13 +169,15 @@ impl CudaSession {
         }
     }
 
-    /// Makes rows with the same adapters adjacent, so that one launch adds those.
-    fn sort_by_adapters(&self, batch: &StepBatch, order: &mut [usize]) {
+    /// Rows of one token come first, which some programs compute apart. With adapters, for which
+    /// no program does, rows with the same ones become adjacent, so that one launch adds those.
+    fn sort(&self, batch: &StepBatch, order: &mut [usize]) {
         let adapters = |index: &usize| {
             let sequence = batch.rows()[*index].sequence;
             self.sequences.adapters(sequence).map_or(&[][..], |all| all)
         };
         if order.iter().all(|index| adapters(index).is_empty()) {
+            order.sort_by_key(|index| batch.tokens(&batch.rows()[*index]).len() != 1);
             return;
         }
         let key = |applied: &AppliedAdapter| (applied.id, applied.scale.to_bits());
@@ -172,7 +188,7 @@ impl CudaSession {
     }
 
     /// Writes one row's tables and returns the index of its first token.
-    fn plan_row(
+    pub(crate) fn plan_row(
         &mut self,
         batch: &StepBatch,
         index: usize,
@@ -244,38 +260,19 @@ impl CudaSession {
     fn run(&mut self, rows: &StepRows, output: &mut StepOutput) -> Result<(), DeviceError> {
         let storage = self.sequences.storage();
         let mut device = storage.device();
-        let step = self.tables.upload(&mut **device)?;
-        let adapters = &self.step_adapters;
-        let launch = |device: &mut dyn Device,
-                      instructions: &[Instruction],
-                      step: &Step,
-                      runs: &[AdapterRun]| {
-            for instruction in instructions {
-                if instruction.only_with_media && step.tables.features.is_none() {
-                    continue;
-                }
-                if instruction.domain == Domain::Rows {
-                    let count = step.rows;
-                    device.launch(&instruction.op, &Step { count, ..*step })?;
-                } else {
-                    adapters.launch(device, instruction, (step, runs))?;
-                }
-            }
-            Ok::<_, DeviceError>(())
+        let device: &mut dyn Device = &mut **device;
+        let execution = Execution {
+            step: self.tables.upload(device)?,
+            single_rows: rows.single,
+            adapters: Some(&self.step_adapters),
+            runs: self.step_adapters.runs(),
+            emitted: &self.tables.emitted,
         };
         let program = &self.program;
-        launch(&mut **device, &program.forward, &step, adapters.runs())?;
-        // Emitted positions from `first` on.
-        let emitted = |first: usize, count: usize| {
-            let mut step = step;
-            step.count = count as u32;
-            step.tables.emitted = step.tables.emitted.values(first);
-            let tokens = &self.tables.emitted[first..first + count];
-            (step, adapters.runs_of(tokens))
-        };
+        execution.run(device, &program.forward)?;
         if !rows.hidden.is_empty() {
-            let (all, runs) = emitted(0, rows.hidden.len());
-            launch(&mut **device, &program.readout, &all, &runs)?;
+            let emitted = (0, rows.hidden.len());
+            execution.run_emitted(device, &program.readout, emitted)?;
             let out = output.all_hidden_mut();
             device.read(program.hidden, bytemuck::cast_slice_mut(out))?;
         }
@@ -285,14 +282,16 @@ impl CudaSession {
         for (positions, greedy) in kinds {
             for start in (0..positions).step_by(HEAD_BLOCK) {
                 let count = HEAD_BLOCK.min(positions - start);
-                let (block, runs) = emitted(first + start, count);
-                launch(&mut **device, &program.readout, &block, &runs)?;
-                launch(&mut **device, &program.head, &block, &runs)?;
+                let emitted = (first + start, count);
+                if !program.reads_emitted {
+                    execution.run_emitted(device, &program.readout, emitted)?;
+                }
                 if greedy {
-                    launch(&mut **device, &program.largest, &block, &runs)?;
+                    execution.run_emitted(device, &program.greedy, emitted)?;
                     let out = &mut output.all_tokens_mut()[start..start + count];
                     device.read(program.chosen, bytemuck::cast_slice_mut(out))?;
                 } else {
+                    execution.run_emitted(device, &program.head, emitted)?;
                     let out = &mut output.all_logits_mut()[start * vocab..(start + count) * vocab];
                     device.read(program.logits, bytemuck::cast_slice_mut(out))?;
                 }
@@ -389,6 +388,10 @@ impl Session for CudaSession {
 
     fn step(&mut self, batch: &StepBatch, output: &mut StepOutput) -> Result<(), SessionError> {
         output.reset(&self.capabilities);
+        if self.only_decodes(batch) && self.decode(batch, output)? {
+            return Ok(());
+        }
+        self.drop_ahead();
         let mut rows = std::mem::take(&mut self.rows);
         rows.clear();
         self.plan(batch, &mut rows);

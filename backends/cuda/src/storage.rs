@@ -202,10 +202,16 @@ impl DeviceStorage {
     pub fn export_len(&self, len: usize) -> Option<usize> {
         // Lengths of damaged exports may have no next position.
         len.checked_add(1)?;
-        let mut total = if len == 0 { 0 } else { self.layout.state_bytes() };
+        let mut total = if len == 0 {
+            0
+        } else {
+            self.layout.state_bytes()
+        };
         for group in 0..self.layout.groups() {
             let tokens = self.exported(group, len).len();
-            total = tokens.checked_mul(self.token_bytes(group))?.checked_add(total)?;
+            total = tokens
+                .checked_mul(self.token_bytes(group))?
+                .checked_add(total)?;
         }
         Some(total)
     }

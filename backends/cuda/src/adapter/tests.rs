@@ -8,7 +8,7 @@ use loquat_testkit::{adapters, goldens};
 use loquat_weights::{AdapterParts, Factor};
 
 use super::*;
-use crate::device::DeviceError;
+use crate::device::{DeviceError, RecordId, Ticket};
 use crate::interpret::Interpreter;
 use crate::open::{DeviceTraits, Draft};
 use crate::ops::Step;
@@ -88,6 +88,26 @@ impl Device for Recorder {
         self.inner.launch(op, step)
     }
 
+    fn record(&mut self, launches: Vec<(Op, Step)>) -> Result<RecordId, DeviceError> {
+        self.inner.record(launches)
+    }
+
+    fn replay(&mut self, record: RecordId) -> Result<(), DeviceError> {
+        self.inner.replay(record)
+    }
+
+    fn forget(&mut self, record: RecordId) {
+        self.inner.forget(record);
+    }
+
+    fn fetch(&mut self, from: Address, bytes: usize) -> Result<Ticket, DeviceError> {
+        self.inner.fetch(from, bytes)
+    }
+
+    fn collect(&mut self, ticket: Ticket, out: &mut [u8]) -> Result<(), DeviceError> {
+        self.inner.collect(ticket, out)
+    }
+
     fn memory(&self) -> (u64, u64) {
         self.inner.memory()
     }
@@ -114,6 +134,7 @@ impl Opened {
         let traits = DeviceTraits {
             label: "recorder".to_owned(),
             memory_bytes: None,
+            has_fast_path: true,
         };
         let device = Recorder::default();
         let launches = Arc::clone(&device.launches);

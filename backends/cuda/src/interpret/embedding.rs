@@ -71,13 +71,13 @@ impl Launch<'_> {
     }
 
     pub(super) fn gather(&mut self, op: &Gather) -> Result<()> {
+        let table = if op.index.is_none() {
+            self.tables.emitted
+        } else {
+            op.index
+        };
         for index in self.covered() {
             self.access.set_unit(index);
-            let table = if op.index.is_none() {
-                self.tables.emitted
-            } else {
-                op.index
-            };
             let from = self.token_u32s("index", table, index, 1)?[0] as usize;
             let from = vector(op.input, from, op.input_stride);
             let values = self.access.f32s("input", from, op.len as usize)?;

@@ -4,8 +4,6 @@ use half::bf16;
 
 use super::Interpreter;
 use crate::device::{Device, DeviceError};
-use bytemuck::bytes_of;
-
 use crate::ops::{Address, Format, MatrixRef, Op, RowTable, StateCopy, Step, Tables};
 
 /// An interpreter, and the tables of a step.
@@ -61,9 +59,13 @@ impl Bench {
     }
 
     pub fn set_rows(&mut self, rows: &[RowTable], snapshots: &[StateCopy]) {
-        let bytes: Vec<u8> = rows.iter().flat_map(bytes_of).copied().collect();
+        let bytes: Vec<u8> = rows.iter().flat_map(bytemuck::bytes_of).copied().collect();
         self.tables.rows = self.bytes(&bytes);
-        let bytes: Vec<u8> = snapshots.iter().flat_map(bytes_of).copied().collect();
+        let bytes: Vec<u8> = snapshots
+            .iter()
+            .flat_map(bytemuck::bytes_of)
+            .copied()
+            .collect();
         self.tables.snapshots = self.bytes(&bytes);
         self.rows = rows.len();
     }

@@ -1,5 +1,7 @@
 //! The interpreter's memory. It knows which bytes were written, and which allocations were freed.
 
+use std::ops::Range;
+
 use crate::device::AccessFault;
 use crate::ops::Address;
 
@@ -8,10 +10,33 @@ const OFFSET_BITS: u32 = 40;
 
 const MAX_REGIONS: usize = 1 << (u64::BITS - OFFSET_BITS);
 
+/// Reservations are committed in multiples of this, as on GPUs.
+pub const GRAIN: usize = 2 << 20;
+
 struct Region {
+    /// A reservation's bytes end where the last committed ones did.
     bytes: Vec<u8>,
     /// A bit for each byte that was written.
     written: Vec<u64>,
+    /// In bytes, of which a reservation may have fewer.
+    size: u64,
+    /// Of a reservation: which grains have memory.
+    committed: Option<Vec<bool>>,
+}
+
+impl Region {
+    fn slice(&self, span: Span) -> &[u8] {
+        // An empty range may lie in a reservation's part without memory.
+        self.bytes.get(span.start..span.end).unwrap_or_default()
+    }
+
+    /// Bytes that count as used.
+    fn used(&self) -> u64 {
+        match &self.committed {
+            Some(grains) => (grains.iter().filter(|grain| **grain).count() * GRAIN) as u64,
+            None => self.size,
+        }
+    }
 }
 
 pub struct Memory {
@@ -54,26 +79,116 @@ impl Memory {
             return None;
         }
         self.used += bytes as u64;
-        let address = (self.regions.len() as u64) << OFFSET_BITS;
-        self.regions.push(Some(Region {
+        Some(self.push(Region {
             bytes: vec![0; bytes],
             written: vec![0; bytes.div_ceil(64)],
-        }));
-        Some(Address(address))
+            size: bytes as u64,
+            committed: None,
+        }))
+    }
+
+    /// Addresses without memory; `None` if there are not enough.
+    pub fn reserve(&mut self, bytes: usize) -> Option<Address> {
+        if bytes as u64 >= 1 << OFFSET_BITS || self.regions.len() == MAX_REGIONS {
+            return None;
+        }
+        Some(self.push(Region {
+            bytes: Vec::new(),
+            written: Vec::new(),
+            size: bytes as u64,
+            committed: Some(vec![false; bytes.div_ceil(GRAIN)]),
+        }))
+    }
+
+    fn push(&mut self, region: Region) -> Address {
+        let address = (self.regions.len() as u64) << OFFSET_BITS;
+        self.regions.push(Some(region));
+        Address(address)
+    }
+
+    /// Backs grains of a reservation with memory; false if there is not enough.
+    pub fn commit(&mut self, at: Address, bytes: usize) -> Result<bool, AccessFault> {
+        let grains = self.grains(at, bytes, false)?;
+        if bytes as u64 > self.free_bytes() {
+            return Ok(false);
+        }
+        self.used += bytes as u64;
+        if let Some(region) = &mut self.regions[split(at).0] {
+            let end = grains.end * GRAIN;
+            if region.bytes.len() < end {
+                region.bytes.resize(end, 0);
+                region.written.resize(end / 64, 0);
+            }
+            set_committed(region, grains, true);
+        }
+        Ok(true)
+    }
+
+    /// Takes the memory of committed grains back.
+    pub fn decommit(&mut self, at: Address, bytes: usize) -> Result<(), AccessFault> {
+        let grains = self.grains(at, bytes, true)?;
+        self.used -= bytes as u64;
+        if let Some(region) = &mut self.regions[split(at).0] {
+            region.written[grains.start * GRAIN / 64..grains.end * GRAIN / 64].fill(0);
+            set_committed(region, grains, false);
+        }
+        Ok(())
+    }
+
+    /// A reservation's grains, which must all be committed, or all not.
+    fn grains(
+        &self,
+        at: Address,
+        bytes: usize,
+        committed: bool,
+    ) -> Result<Range<usize>, AccessFault> {
+        let region = self.region(at)?;
+        let (_, offset) = split(at);
+        let Some(grains) = &region.committed else {
+            let why = "not in a reservation".to_owned();
+            return Err(AccessFault::Invalid { why });
+        };
+        let end = offset.saturating_add(bytes as u64);
+        if let Some(odd) = [offset, end].into_iter().find(|at| at % GRAIN as u64 != 0) {
+            return Err(AccessFault::Misaligned {
+                offset: odd,
+                alignment: GRAIN as u64,
+            });
+        }
+        let range = offset as usize / GRAIN..end as usize / GRAIN;
+        if range.end > grains.len() {
+            return Err(AccessFault::OutOfBounds {
+                offset,
+                end,
+                size: region.size,
+            });
+        }
+        if grains[range.clone()]
+            .iter()
+            .any(|grain| *grain != committed)
+        {
+            let why = if committed {
+                "not committed"
+            } else {
+                "already committed"
+            };
+            return Err(AccessFault::Invalid { why: why.into() });
+        }
+        Ok(range)
     }
 
     pub fn free(&mut self, address: Address) -> Result<(), AccessFault> {
         let (region, offset) = split(address);
         let found = self.region(address)?;
-        let size = found.bytes.len() as u64;
         if offset != 0 {
             return Err(AccessFault::OutOfBounds {
                 offset,
-                end: size,
-                size,
+                end: found.size,
+                size: found.size,
             });
         }
-        self.used -= size;
+        let used = found.used();
+        self.used -= used;
         self.regions[region] = None;
         Ok(())
     }
@@ -92,10 +207,19 @@ impl Memory {
     /// Checks that the bytes are in one allocation.
     pub fn span(&self, at: Address, bytes: usize, alignment: usize) -> Result<Span, AccessFault> {
         let (region, offset) = split(at);
-        let size = self.region(at)?.bytes.len() as u64;
+        let found = self.region(at)?;
+        let size = found.size;
         let end = offset.saturating_add(bytes as u64);
         if end > size {
             return Err(AccessFault::OutOfBounds { offset, end, size });
+        }
+        if let Some(grains) = &found.committed {
+            let touched = offset as usize / GRAIN..(end as usize).div_ceil(GRAIN);
+            let mut missing = touched.filter(|grain| bytes > 0 && !grains[*grain]);
+            if let Some(grain) = missing.next() {
+                let offset = offset.max((grain * GRAIN) as u64);
+                return Err(AccessFault::NotCommitted { offset });
+            }
         }
         if !offset.is_multiple_of(alignment as u64) {
             return Err(AccessFault::Misaligned {
@@ -121,13 +245,13 @@ impl Memory {
                 return Err(AccessFault::NeverWritten { offset });
             }
         }
-        Ok(&region.bytes[span.start..span.end])
+        Ok(region.slice(span))
     }
 
     /// Also bytes that were never written.
     pub fn any_bytes(&self, span: Span) -> Result<&[u8], AccessFault> {
         match &self.regions[span.region] {
-            Some(region) => Ok(&region.bytes[span.start..span.end]),
+            Some(region) => Ok(region.slice(span)),
             None => Err(AccessFault::Freed),
         }
     }
@@ -140,7 +264,8 @@ impl Memory {
         for (word, mask) in masks(span.start, span.end) {
             region.written[word] |= mask;
         }
-        Ok(&mut region.bytes[span.start..span.end])
+        let range = span.start..span.end;
+        Ok(region.bytes.get_mut(range).unwrap_or_default())
     }
 
     /// Copies bytes and whether they were written.
@@ -148,7 +273,7 @@ impl Memory {
         let Some(source) = &self.regions[from.region] else {
             return Err(AccessFault::Freed);
         };
-        let bytes = source.bytes[from.start..from.end].to_vec();
+        let bytes = source.slice(from).to_vec();
         let is_written = |at: usize| source.written[at / 64] >> (at % 64) & 1 == 1;
         let written: Vec<bool> = (from.start..from.end).map(is_written).collect();
         self.bytes_mut(to)?.copy_from_slice(&bytes);
@@ -163,6 +288,12 @@ impl Memory {
     }
 }
 
+fn set_committed(region: &mut Region, grains: Range<usize>, committed: bool) {
+    if let Some(all) = &mut region.committed {
+        all[grains].fill(committed);
+    }
+}
+
 fn split(address: Address) -> (usize, u64) {
     let offset = address.0 & ((1 << OFFSET_BITS) - 1);
     ((address.0 >> OFFSET_BITS) as usize, offset)
@@ -170,87 +301,14 @@ fn split(address: Address) -> (usize, u64) {
 
 /// The words that hold bits `start..end`, each with a mask of these bits.
 fn masks(start: usize, end: usize) -> impl Iterator<Item = (usize, u64)> {
-    (start / 64..end.div_ceil(64)).map(move |word| {
+    let words = if start < end {
+        start / 64..end.div_ceil(64)
+    } else {
+        0..0
+    };
+    words.map(move |word| {
         let low = start.saturating_sub(word * 64);
         let high = (end - word * 64).min(64);
         (word, (!0 << low) & (!0 >> (64 - high)))
     })
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    fn write(memory: &mut Memory, at: Address, bytes: &[u8]) {
-        let span = memory.span(at, bytes.len(), 1).unwrap();
-        memory.bytes_mut(span).unwrap().copy_from_slice(bytes);
-    }
-
-    fn read(memory: &Memory, at: Address, len: usize) -> Result<Vec<u8>, AccessFault> {
-        Ok(memory.bytes(memory.span(at, len, 1)?)?.to_vec())
-    }
-
-    #[test]
-    fn accesses_are_checked() {
-        let mut memory = Memory::new(1000);
-        let a = memory.allocate(300).unwrap();
-        let b = memory.allocate(700).unwrap();
-        assert_eq!(memory.free_bytes(), 0);
-        assert_eq!(memory.allocate(1), None);
-        for (start, len) in [(0, 1), (63, 2), (5, 200), (255, 45), (299, 1), (64, 64)] {
-            let address = a.offset(start as u64);
-            let bytes: Vec<u8> = (0..len).map(|i| i as u8 ^ 0x5a).collect();
-            write(&mut memory, address, &bytes);
-            assert_eq!(read(&memory, address, len), Ok(bytes));
-        }
-        let never = |offset| Err(AccessFault::NeverWritten { offset });
-        assert_eq!(read(&memory, a, 6), never(1));
-        assert_eq!(read(&memory, a.offset(200), 60), never(205));
-        assert_eq!(
-            read(&memory, a.offset(5), 200).map(|bytes| bytes.len()),
-            Ok(200)
-        );
-        let beyond = AccessFault::OutOfBounds {
-            offset: 299,
-            end: 301,
-            size: 300,
-        };
-        assert_eq!(read(&memory, a.offset(299), 2), Err(beyond));
-        assert_eq!(
-            read(&memory, Address(7), 1),
-            Err(AccessFault::NotAllocated { address: 7 })
-        );
-        assert_eq!(read(&memory, Address::NONE, 1), Err(AccessFault::Missing));
-        let misaligned = memory.span(a.offset(6), 4, 4).err();
-        let expected = AccessFault::Misaligned {
-            offset: 6,
-            alignment: 4,
-        };
-        assert_eq!(misaligned, Some(expected));
-        assert!(memory.free(a.offset(4)).is_err());
-        assert_eq!(memory.free(a), Ok(()));
-        assert_eq!(memory.free(a), Err(AccessFault::Freed));
-        assert_eq!(read(&memory, a, 1), Err(AccessFault::Freed));
-        assert_eq!(read(&memory, b, 1), never(0));
-        assert_eq!(memory.free_bytes(), 300);
-    }
-
-    #[test]
-    fn copies_keep_what_was_never_written() {
-        let mut memory = Memory::new(1000);
-        let a = memory.allocate(200).unwrap();
-        let b = memory.allocate(200).unwrap();
-        write(&mut memory, a.offset(70), &[1; 30]);
-        write(&mut memory, b, &[2; 200]);
-        let [from, to] = [a.offset(60), b.offset(3)];
-        let [from, to] = [from, to].map(|at| memory.span(at, 100, 1).unwrap());
-        memory.copy(from, to).unwrap();
-        assert_eq!(read(&memory, b.offset(13), 30), Ok(vec![1; 30]));
-        assert_eq!(read(&memory, b, 3), Ok(vec![2; 3]));
-        assert_eq!(read(&memory, b.offset(103), 97), Ok(vec![2; 97]));
-        for (at, len) in [(3, 10), (43, 60)] {
-            let found = read(&memory, b.offset(at), len);
-            assert_eq!(found, Err(AccessFault::NeverWritten { offset: at }));
-        }
-    }
 }

@@ -12,6 +12,7 @@ mod embedding;
 mod experts;
 #[cfg(test)]
 mod fixture;
+mod fused;
 mod linear;
 mod logits;
 mod low_rank;
@@ -29,7 +30,7 @@ pub(crate) use access::decode;
 use access::{Access, AccessLog};
 use memory::Memory;
 
-use crate::device::{AccessFault, Device, DeviceError};
+use crate::device::{AccessFault, Device, DeviceError, RecordId, Ticket};
 use crate::ops::{Address, Op, Step, Tables};
 
 /// The total memory of an interpreter unless something else is asked for. What is allocated but
@@ -42,6 +43,7 @@ pub struct Interpreter {
     log: AccessLog,
     /// An invalid `free`, which the next call reports.
     misuse: Option<DeviceError>,
+    records: Vec<Vec<(Op, Step)>>,
 }
 
 impl Default for Interpreter {
@@ -57,6 +59,7 @@ impl Interpreter {
             memory: Memory::new(bytes),
             log: AccessLog::default(),
             misuse: None,
+            records: Vec::new(),
         }
     }
 
@@ -88,6 +91,35 @@ impl Device for Interpreter {
         }
     }
 
+    fn reserve(&mut self, bytes: usize) -> Result<Address, DeviceError> {
+        self.report_misuse()?;
+        // Addresses are all that it takes.
+        let out_of_memory = DeviceError::OutOfMemory {
+            wanted: bytes as u64,
+            available: self.memory.free_bytes(),
+        };
+        self.memory.reserve(bytes).ok_or(out_of_memory)
+    }
+
+    fn commit(&mut self, at: Address, bytes: usize) -> Result<(), DeviceError> {
+        self.report_misuse()?;
+        let available = self.memory.free_bytes();
+        let committed = self.memory.commit(at, bytes);
+        if committed.map_err(invalid("commit", "at"))? {
+            return Ok(());
+        }
+        Err(DeviceError::OutOfMemory {
+            wanted: bytes as u64,
+            available,
+        })
+    }
+
+    fn decommit(&mut self, at: Address, bytes: usize) -> Result<(), DeviceError> {
+        self.report_misuse()?;
+        let decommitted = self.memory.decommit(at, bytes);
+        decommitted.map_err(invalid("decommit", "at"))
+    }
+
     fn write(&mut self, to: Address, bytes: &[u8]) -> Result<(), DeviceError> {
         self.report_misuse()?;
         let span = self.memory.span(to, bytes.len(), 1);
@@ -109,7 +141,7 @@ impl Device for Interpreter {
         self.report_misuse()?;
         let span = self.memory.span(from, out.len(), 1);
         let bytes = span.and_then(|span| self.memory.any_bytes(span));
-        out.copy_from_slice(bytes.map_err(invalid("read", "from"))?);
+        out.copy_from_slice(bytes.map_err(invalid("read_any", "from"))?);
         Ok(())
     }
 
@@ -132,6 +164,37 @@ impl Device for Interpreter {
         };
         launch.run(op)?;
         launch.access.finish()
+    }
+
+    fn record(&mut self, launches: Vec<(Op, Step)>) -> Result<RecordId, DeviceError> {
+        self.records.push(launches);
+        Ok(RecordId(self.records.len() - 1))
+    }
+
+    fn replay(&mut self, record: RecordId) -> Result<(), DeviceError> {
+        let launches = self.records.get(record.0).cloned().unwrap_or_default();
+        launches
+            .iter()
+            .try_for_each(|(op, step)| self.launch(op, step))
+    }
+
+    fn forget(&mut self, record: RecordId) {
+        if let Some(launches) = self.records.get_mut(record.0) {
+            launches.clear();
+        }
+    }
+
+    fn fetch(&mut self, from: Address, bytes: usize) -> Result<Ticket, DeviceError> {
+        let mut fetched = vec![0; bytes];
+        self.read(from, &mut fetched)?;
+        Ok(Ticket::Ready(fetched))
+    }
+
+    fn collect(&mut self, ticket: Ticket, out: &mut [u8]) -> Result<(), DeviceError> {
+        if let Ticket::Ready(bytes) = ticket {
+            out.copy_from_slice(&bytes);
+        }
+        Ok(())
     }
 
     fn memory(&self) -> (u64, u64) {
@@ -179,8 +242,10 @@ impl Launch<'_> {
             Op::CombineExperts(op) => self.combine_experts(op),
             Op::Gather(op) => self.gather(op),
             Op::CopyParts(op) => self.copy_parts(op),
+            Op::RoundVectors(op) => self.round_vectors(op),
             Op::FinishLogits(op) => self.finish_logits(op),
             Op::Largest(op) => self.largest(op),
+            Op::Fused(op) => self.fused(op),
         }
     }
 

@@ -7,6 +7,7 @@ mod experts;
 mod linear;
 mod low_rank;
 mod memories;
+mod memory;
 mod positions;
 mod recurrent;
 mod sanitizer;

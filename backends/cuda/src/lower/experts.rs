@@ -33,16 +33,35 @@ impl Lowering<'_, '_> {
             Address::NONE
         };
         let (inputs, stack) = ((input.at, input.stride, 0), top_k);
-        let first = if spec.expert.gated { R::ExpertGate } else { R::ExpertUp };
-        self.expert_linear(layer, first, (routes.experts, weighed), inputs, (gate, stack))?;
+        let first = if spec.expert.gated {
+            R::ExpertGate
+        } else {
+            R::ExpertUp
+        };
+        self.expert_linear(
+            layer,
+            first,
+            (routes.experts, weighed),
+            inputs,
+            (gate, stack),
+        )?;
         let mut up = Vectors::NONE;
         if spec.expert.gated {
             up = self.buffer(Buffer::ExpertUp, top_k * size);
             let routed = (routes.experts, weighed);
             self.expert_linear(layer, R::ExpertUp, routed, inputs, (up, stack))?;
         }
-        let gate_scale = if spec.expert.gated { spec.expert.gate_scale } else { 1.0 };
-        self.activate(spec.expert.activation, gate_scale, [gate, up, gate], top_k * size);
+        let gate_scale = if spec.expert.gated {
+            spec.expert.gate_scale
+        } else {
+            1.0
+        };
+        self.activate(
+            spec.expert.activation,
+            gate_scale,
+            [gate, up, gate],
+            top_k * size,
+        );
         let down = self.buffer(Buffer::ExpertDown, top_k * hidden);
         let inputs = (gate.at, size as u32, 1);
         let routed = (routes.experts, Address::NONE);
@@ -69,12 +88,7 @@ impl Lowering<'_, '_> {
         Ok(out)
     }
 
-    fn route(
-        &mut self,
-        layer: usize,
-        spec: &Experts,
-        input: Vectors,
-    ) -> Result<Routes, OpenError> {
+    fn route(&mut self, layer: usize, spec: &Experts, input: Vectors) -> Result<Routes, OpenError> {
         let router: &Router = &spec.router;
         let input = match &router.input {
             None => input,
@@ -100,7 +114,9 @@ impl Lowering<'_, '_> {
         let groups = router.groups;
         let op = Route {
             logits: logits.at,
-            correction: self.weights.optional(Role::Layer(layer, R::RouterCorrection))?,
+            correction: self
+                .weights
+                .optional(Role::Layer(layer, R::RouterCorrection))?,
             expert_scale: self.weights.optional(Role::Layer(layer, R::ExpertScale))?,
             experts: routes.experts,
             weights: routes.weights,

@@ -29,13 +29,23 @@ impl Lowering<'_, '_> {
         let inner = self.buffer(Buffer::Inner, spec.size);
         if !spec.gated {
             self.layer_linear(layer, up_role, input, inner)?;
-            self.activate(spec.activation, 1.0, [inner, Vectors::NONE, inner], spec.size);
+            self.activate(
+                spec.activation,
+                1.0,
+                [inner, Vectors::NONE, inner],
+                spec.size,
+            );
             return Ok(inner);
         }
         let up = self.buffer(Buffer::Gate, spec.size);
         self.layer_linear(layer, gate_role, input, inner)?;
         self.layer_linear(layer, up_role, input, up)?;
-        self.activate(spec.activation, spec.gate_scale, [inner, up, inner], spec.size);
+        self.activate(
+            spec.activation,
+            spec.gate_scale,
+            [inner, up, inner],
+            spec.size,
+        );
         Ok(inner)
     }
 
@@ -50,7 +60,12 @@ impl Lowering<'_, '_> {
         let inner = self.buffer(Buffer::Inner, dim);
         self.layer_linear(layer, R::PerLayerGate, input, inner)?;
         let all = self.buffer(Buffer::PerLayer, dim * self.spec.layers.len());
-        self.activate(activation, 1.0, [inner, all.values(layer * dim), inner], dim);
+        self.activate(
+            activation,
+            1.0,
+            [inner, all.values(layer * dim), inner],
+            dim,
+        );
         self.output(layer, R::PerLayerOutput, inner)
     }
 

@@ -6,6 +6,7 @@
 mod attention;
 mod buffers;
 mod experts;
+mod fast;
 mod feed_forward;
 mod kv_layout;
 mod latent;
@@ -25,6 +26,7 @@ use crate::ops::{
 };
 
 pub use buffers::Buffers;
+pub use fast::{check as check_fast, lower_fast};
 pub use kv_layout::KvLayout;
 pub use program::{Domain, Instruction, Program};
 pub use weights::{WeightLoader, upload_rows};
@@ -287,12 +289,7 @@ impl Lowering<'_, '_> {
         Ok(output)
     }
 
-    fn mixer(
-        &mut self,
-        layer: usize,
-        mixer: &Mixer,
-        input: Vectors,
-    ) -> Result<Vectors, OpenError> {
+    fn mixer(&mut self, layer: usize, mixer: &Mixer, input: Vectors) -> Result<Vectors, OpenError> {
         match mixer {
             Mixer::Attention(attention) => self.attention(layer, attention, input),
             Mixer::Latent(latent) => self.latent(layer, latent, input),
@@ -593,9 +590,17 @@ impl Lowering<'_, '_> {
             reserved: 0,
         };
         self.program.readout = hidden_part;
+        self.program.greedy = head.clone();
+        let largest = Instruction::new(largest.into(), Domain::Emitted, None);
+        self.program.greedy.push(largest);
         self.program.head = head;
-        self.program.largest = vec![Instruction::new(largest.into(), Domain::Emitted, None)];
-        for instruction in self.program.readout.iter_mut().chain(&mut self.program.head) {
+        let Program {
+            readout,
+            head,
+            greedy,
+            ..
+        } = &mut self.program;
+        for instruction in readout.iter_mut().chain(head).chain(greedy) {
             instruction.domain = Domain::Emitted;
         }
         self.program.hidden = out.at;

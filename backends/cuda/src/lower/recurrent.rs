@@ -179,7 +179,11 @@ impl Lowering<'_, '_> {
             strided: u32::from(spec.sharing == KeySharing::Strided),
             reserved: 0,
         };
-        self.push_over(Domain::Rows, update, Some(Role::Layer(layer, R::DeltaQuery)));
+        self.push_over(
+            Domain::Rows,
+            update,
+            Some(Role::Layer(layer, R::DeltaQuery)),
+        );
         let norm = ops::Norm {
             parts: spec.value_heads as u32,
             len: spec.value_dim as u32,

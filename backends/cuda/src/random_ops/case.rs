@@ -102,6 +102,7 @@ pub struct TablePlaces {
     pub page_runs: Place,
     pub run_stride: u64,
     pub pages: Place,
+    pub emitted: Place,
 }
 
 /// One launch with all that it reads and writes.
@@ -139,7 +140,7 @@ impl Case {
                 page_runs: placed.at(tables.page_runs),
                 run_stride: tables.run_stride,
                 pages: placed.at(tables.pages),
-                emitted: Address::NONE,
+                emitted: placed.at(tables.emitted),
             },
         }
     }

@@ -2,9 +2,7 @@
 
 use super::builder::Builder;
 use super::case::{Case, Matrix, Place};
-use crate::ops::{
-    AddEmbedding, AddFeatures, Angles, CopyParts, Embed, Gather, MEDIA_ID, Rope, Temperature,
-};
+use crate::ops::{AddEmbedding, AddFeatures, Angles, Embed, Gather, MEDIA_ID, Rope, Temperature};
 
 /// Ids below `rows`, of which some are media; features of `levels` for those, but not at every
 /// level above the first.
@@ -107,36 +105,19 @@ pub fn gather(mut b: Builder) -> Case {
     let out = b.output_vectors(len, 1.0);
     let index: Vec<u32> = (0..b.tokens).map(|_| b.below(from) as u32).collect();
     let index = b.words(&index);
+    let is_emitted = b.flag();
+    if is_emitted {
+        b.tables.emitted = index;
+    }
     b.finish(move |placed| {
         let op = Gather {
             input: placed.at(input.at),
             out: placed.at(out.at),
-            index: placed.at(index),
+            index: placed.at(if is_emitted { Place::NONE } else { index }),
             input_stride: input.stride,
             out_stride: out.stride,
             len: len as u32,
             reserved: 0,
-        };
-        op.into()
-    })
-}
-
-pub fn copy_parts(mut b: Builder) -> Case {
-    let parts = b.pick(&[1, 2, 7]);
-    let len = b.pick(&[1, 5, 64, 257]);
-    let steps = [len + b.pick(&[0, 3]), len + b.pick(&[0, 1])];
-    let input = b.vectors(parts * steps[0], 1.0);
-    let out = b.output_vectors(parts * steps[1], 1.0);
-    b.finish(move |placed| {
-        let op = CopyParts {
-            input: placed.at(input.at),
-            out: placed.at(out.at),
-            input_stride: input.stride,
-            out_stride: out.stride,
-            parts: parts as u32,
-            input_step: steps[0] as u32,
-            out_step: steps[1] as u32,
-            len: len as u32,
         };
         op.into()
     })

@@ -3,8 +3,8 @@
 use super::builder::Builder;
 use super::case::{Case, Place, Vectors};
 use crate::ops::{
-    Activate, ActivationFunction, Add, Affine, Clamp, FinishLogits, Largest, Multiply, Norm,
-    NormFunction,
+    Activate, ActivationFunction, Add, Affine, Clamp, CopyParts, FinishLogits, Largest, Multiply,
+    Norm, NormFunction,
 };
 
 pub fn norm(mut b: Builder) -> Case {
@@ -154,6 +154,28 @@ pub fn affine(mut b: Builder) -> Case {
             scale: placed.at(scale),
             bias: placed.at(bias),
             stride: values.stride,
+            len: len as u32,
+        };
+        op.into()
+    })
+}
+
+pub fn copy_parts(mut b: Builder) -> Case {
+    let parts = b.pick(&[1, 2, 3, 16, 33]);
+    let len = b.size(parts * b.tokens);
+    let input_step = len + b.pick(&[0, 1, 64]);
+    let out_step = len + b.pick(&[0, 1, 64]);
+    let input = b.vectors(parts * input_step, 1.0);
+    let out = b.output_vectors(parts * out_step, 1.0);
+    b.finish(move |placed| {
+        let op = CopyParts {
+            input: placed.at(input.at),
+            out: placed.at(out.at),
+            input_stride: input.stride,
+            out_stride: out.stride,
+            parts: parts as u32,
+            input_step: input_step as u32,
+            out_step: out_step as u32,
             len: len as u32,
         };
         op.into()

@@ -15,7 +15,9 @@ pub fn backends() -> Vec<&'static dyn Backend> {
     let mut backends: Vec<&dyn Backend> = vec![&InterpretedBackend];
     match CudaBackend::AUTO.probe() {
         Probe::Available(_) => {
-            GPU.lock().unwrap().get_or_insert_with(|| Gpu::open(0).unwrap());
+            GPU.lock()
+                .unwrap()
+                .get_or_insert_with(|| Gpu::open(0).unwrap());
             backends.push(&CudaBackend::AUTO);
         }
         Probe::Unavailable { why, .. } => eprintln!("not run on a GPU: {why}"),
@@ -101,7 +103,10 @@ fn reference_faults(backend: &dyn Backend, folder: &Path) -> Vec<String> {
         };
         let reason = golden(&subject, &reference).err()?;
         let name = backend.name();
-        Some(format!("{name}, {}, prompt {prompt}: {reason}", folder.display()))
+        Some(format!(
+            "{name}, {}, prompt {prompt}: {reason}",
+            folder.display()
+        ))
     });
     faults.collect()
 }

@@ -1,8 +1,6 @@
 use std::ops::Range;
 
 use super::super::fixture::{Bench, assert_close, encode, rounded, values};
-use bytemuck::bytes_of;
-
 use crate::ops::{Address, Attend, Format, KvRef, PAGE, PageRun, ReachKind, WriteKv};
 
 const KV_HEADS: usize = 2;
@@ -147,7 +145,7 @@ impl Layer {
             pages.extend(ids);
         }
         bench.tables.run_stride = sequences.len() as u64 + 2;
-        let bytes: Vec<u8> = runs.iter().flat_map(bytes_of).copied().collect();
+        let bytes: Vec<u8> = runs.iter().flat_map(bytemuck::bytes_of).copied().collect();
         bench.tables.page_runs = bench.bytes(&bytes);
         bench.tables.pages = bench.u32s(&pages);
         let kv = self.kv(Address::NONE, group);

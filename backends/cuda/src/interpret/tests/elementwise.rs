@@ -1,7 +1,7 @@
 use super::super::fixture::{Bench, assert_close, values};
 use crate::ops::{
-    Activate, ActivationFunction, Add, Address, Affine, Clamp, FinishLogits, Largest, Multiply,
-    NOT_A_NUMBER, Norm, NormFunction,
+    Activate, ActivationFunction, Add, Address, Affine, Clamp, CopyParts, FinishLogits, Largest,
+    Multiply, NOT_A_NUMBER, Norm, NormFunction,
 };
 
 const TOKENS: usize = 3;
@@ -293,6 +293,35 @@ fn launches_cover_only_their_tokens() {
     };
     bench.try_run(op, 3, 1).unwrap();
     assert_eq!(bench.read(values, 8)[6..], [7.5, 8.25]);
+}
+
+#[test]
+fn parts_are_copied_within_tokens() {
+    let (parts, input_step, out_step, len) = (3, 4, 7, 2);
+    let (input_stride, out_stride) = (13, 22);
+    let input = values(TOKENS * input_stride, 1);
+    let before = values(TOKENS * out_stride, 2);
+    let mut bench = Bench::default();
+    let op = CopyParts {
+        input: bench.f32s(&input),
+        out: bench.f32s(&before),
+        input_stride: input_stride as u32,
+        out_stride: out_stride as u32,
+        parts: parts as u32,
+        input_step: input_step as u32,
+        out_step: out_step as u32,
+        len: len as u32,
+    };
+    bench.run(op, TOKENS);
+    let mut expected = before;
+    for token in 0..TOKENS {
+        for part in 0..parts {
+            let from = token * input_stride + part * input_step;
+            let to = token * out_stride + part * out_step;
+            expected[to..to + len].copy_from_slice(&input[from..from + len]);
+        }
+    }
+    assert_eq!(bench.read(op.out, TOKENS * out_stride), expected);
 }
 
 #[test]

@@ -121,6 +121,12 @@ fn gather_copies_indexed_vectors() {
         .copied()
         .collect();
     assert_eq!(bench.read(op.out, 3 * WIDTH), expected);
+    // Without an index, what the step emits.
+    bench.tables.emitted = op.index;
+    let out = bench.empty(3 * WIDTH);
+    let index = Address::NONE;
+    bench.run(Gather { out, index, ..op }, 3);
+    assert_eq!(bench.read(out, 3 * WIDTH), expected);
 }
 
 #[test]

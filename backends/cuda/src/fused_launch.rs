@@ -1,0 +1,222 @@
+//! Which kernel of the fast path computes an operation, and over what grid.
+//!
+//! The grids are one wave of blocks, so they depend on the GPU; results do not.
+
+use crate::fused::{Epilogue, FusedAttention, FusedLinear, FusedOp};
+use crate::launch::LaunchShape;
+use crate::ops::Step;
+
+/// What shapes depend on besides the operation.
+pub trait Occupancy {
+    /// Multiprocessors of the GPU.
+    fn multiprocessors(&self) -> u32;
+
+    /// Blocks of a kernel that one multiprocessor runs at a time, with so many threads and bytes of
+    /// dynamic shared memory; 0 for a kernel that does not exist.
+    fn blocks(&self, kernel: &'static str, threads: u32, shared_bytes: u32) -> u32;
+}
+
+/// Tokens that a launch of a linear operation covers at most.
+pub const MAX_TOKENS: u32 = 8;
+
+const LINEAR: [[[&str; 4]; 4]; 4] = {
+    macro_rules! variants {
+        ($epilogue:literal) => {
+            [
+                variants!($epilogue, "1"),
+                variants!($epilogue, "2"),
+                variants!($epilogue, "4"),
+                variants!($epilogue, "8"),
+            ]
+        };
+        ($epilogue:literal, $tokens:literal) => {
+            [
+                concat!("fused_linear_", $epilogue, "_m", $tokens, "_ring16"),
+                concat!("fused_linear_", $epilogue, "_m", $tokens, "_odd16"),
+                concat!("fused_linear_", $epilogue, "_m", $tokens, "_ring8"),
+                concat!("fused_linear_", $epilogue, "_m", $tokens, "_wide16"),
+            ]
+        };
+    }
+    [
+        variants!("store"),
+        variants!("residual"),
+        variants!("gated"),
+        variants!("largest"),
+    ]
+};
+
+/// Head sizes that attention is built for, and whether more than eight query heads may share a key
+/// head.
+const HEAD_DIMS: [(u32, bool); 5] = [
+    (64, true),
+    (80, false),
+    (96, false),
+    (128, true),
+    (256, false),
+];
+
+/// Whether attention has a kernel for these heads.
+pub fn has_attention(head_dim: usize, queries_per_key: usize) -> bool {
+    HEAD_DIMS.iter().any(|(dim, wide)| {
+        *dim as usize == head_dim && queries_per_key <= if *wide { 16 } else { 8 }
+    })
+}
+
+/// The launch of an operation.
+pub fn shape(op: &FusedOp, step: &Step, occupancy: &dyn Occupancy) -> LaunchShape {
+    match op {
+        FusedOp::Embed(embed) => {
+            let ropes = embed.angles.iter().filter(|set| set.pairs > 0).count();
+            LaunchShape {
+                grid: [step.count, 1 + ropes as u32, 1],
+                ..LaunchShape::new("fused_embed", step.count, 256)
+            }
+        }
+        FusedOp::Linear(epilogue, linear) => linear_shape(*epilogue, linear, step, occupancy),
+        FusedOp::Attention(attention) => attention_shape(attention, step),
+        FusedOp::Pack(pack) => {
+            let rows = if pack.up.is_none() {
+                pack.rows.next_multiple_of(16)
+            } else {
+                pack.rows * 2
+            };
+            let pairs = u64::from(rows) * u64::from(pack.cols / 2);
+            let blocks = pairs.div_ceil(256).min(4096) as u32;
+            LaunchShape::new("pack_fragments", blocks, 256)
+        }
+        FusedOp::Advance(_) => LaunchShape::new("advance", 1, 256),
+    }
+}
+
+fn linear_shape(
+    epilogue: Epilogue,
+    linear: &FusedLinear,
+    step: &Step,
+    occupancy: &dyn Occupancy,
+) -> LaunchShape {
+    let bucket = match step.count {
+        0..=1 => 0,
+        2 => 1,
+        3..=4 => 2,
+        _ => 3,
+    };
+    let variants = &LINEAR[epilogue as usize][bucket];
+    let [ring16, odd16, ring8, wide16] = *variants;
+    let (tiles, blocks) = (linear.rows.div_ceil(16), linear.cols / 32);
+    let threads = 32 * linear.parts;
+    let shared_bytes = if bucket == 0 { linear.cols * 2 } else { 0 };
+    let multiprocessors = occupancy.multiprocessors();
+    let shape = |kernel: &'static str| {
+        let places = occupancy.blocks(kernel, threads, shared_bytes) * multiprocessors;
+        LaunchShape {
+            shared_bytes,
+            ..LaunchShape::new(kernel, tiles.min(places), threads)
+        }
+    };
+    if linear.parts > 8 {
+        return shape(wide16);
+    }
+    if !blocks.is_multiple_of(8 * linear.parts) {
+        return shape(odd16);
+    }
+    let rounds = |kernel| {
+        let places = occupancy.blocks(kernel, threads, shared_bytes) * multiprocessors;
+        if places == 0 {
+            u32::MAX
+        } else {
+            tiles.div_ceil(places)
+        }
+    };
+    // One round of smaller rings instead of two, of which the second is half empty.
+    let few = rounds(ring16) <= 3 && epilogue == Epilogue::Store;
+    if few && rounds(ring8) < rounds(ring16) {
+        return shape(ring8);
+    }
+    shape(ring16)
+}
+
+/// How attention is divided: its results are the same.
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Form {
+    /// Two groups of warps in each of eight blocks.
+    Long,
+    /// One group in each of eight blocks.
+    Short,
+    /// A block for each row and key head.
+    Many,
+}
+
+/// Key heads over all rows from which a block for each fills the GPU.
+const MANY_HEADS: u32 = 256;
+/// From so many on, fewer warps wait for each other.
+const SHORT_HEADS: u32 = 32;
+
+macro_rules! attention_kernels {
+    ($dim:literal, $queries:literal) => {
+        [
+            concat!("fused_attention_d", $dim, "_q", $queries, "_g2_c8"),
+            concat!("fused_attention_d", $dim, "_q", $queries, "_g1_c8"),
+            concat!("fused_attention_d", $dim, "_q", $queries, "_g2_c1"),
+        ]
+    };
+}
+
+fn attention_shape(attention: &FusedAttention, step: &Step) -> LaunchShape {
+    /// Into which a row's pages are cut.
+    const SPLITS: u32 = 16;
+    let kv = &attention.kv;
+    let queries = attention.heads / kv.heads.max(1);
+    let heads = kv.heads * step.count;
+    let form = if heads >= MANY_HEADS {
+        Form::Many
+    } else if heads >= SHORT_HEADS {
+        Form::Short
+    } else {
+        Form::Long
+    };
+    let kernels = match (kv.head_dim, queries > 8) {
+        (64, false) => attention_kernels!("64", "8"),
+        (64, true) => attention_kernels!("64", "16"),
+        (80, _) => attention_kernels!("80", "8"),
+        (96, _) => attention_kernels!("96", "8"),
+        (256, _) => attention_kernels!("256", "8"),
+        (_, false) => attention_kernels!("128", "8"),
+        (_, true) => attention_kernels!("128", "16"),
+    };
+    let groups = if form == Form::Short { 1 } else { 2 };
+    let cluster = if form == Form::Many { 1 } else { 8 };
+    let values =
+        groups * 4 * queries * (kv.head_dim + 4) + SPLITS / cluster * queries * kv.head_dim;
+    LaunchShape {
+        grid: [cluster, kv.heads, step.count],
+        shared_bytes: 4 * values,
+        cluster: (cluster > 1).then_some([cluster, 1, 1]),
+        ..LaunchShape::new(kernels[form as usize], 1, 128 * groups)
+    }
+}
+
+/// Every kernel of `fast.cu`.
+pub fn kernels() -> Vec<&'static str> {
+    let mut kernels = vec!["fused_embed", "pack_fragments"];
+    for (epilogue, buckets) in LINEAR.iter().enumerate() {
+        for variants in buckets {
+            let [ring16, odd16, ring8, wide16] = *variants;
+            kernels.extend([ring16, odd16]);
+            if epilogue == Epilogue::Store as usize {
+                kernels.push(ring8);
+            }
+            if epilogue <= Epilogue::Residual as usize {
+                kernels.push(wide16);
+            }
+        }
+    }
+    kernels.extend(attention_kernels!("64", "8"));
+    kernels.extend(attention_kernels!("64", "16"));
+    kernels.extend(attention_kernels!("80", "8"));
+    kernels.extend(attention_kernels!("96", "8"));
+    kernels.extend(attention_kernels!("128", "8"));
+    kernels.extend(attention_kernels!("128", "16"));
+    kernels.extend(attention_kernels!("256", "8"));
+    kernels
+}
