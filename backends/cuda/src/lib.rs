@@ -46,11 +46,19 @@ use open::{DeviceTraits, Draft};
 
 /// The backend on the first GPU that the kernels run on.
 pub struct CudaBackend {
-    _private: (),
+    uses_fast_path: bool,
 }
 
 impl CudaBackend {
-    pub const AUTO: Self = Self { _private: () };
+    /// With the fastest kernels that the model and the GPU allow.
+    pub const AUTO: Self = Self {
+        uses_fast_path: true,
+    };
+
+    /// With the general kernels only, to compare with.
+    pub const GENERAL: Self = Self {
+        uses_fast_path: false,
+    };
 
     /// The GPU that sessions use.
     fn device(&self) -> Result<DeviceInfo, OpenError> {
@@ -78,7 +86,8 @@ impl CudaBackend {
         let traits = DeviceTraits {
             label: probe::label(device),
             memory_bytes: Some(device.total_memory),
-            has_fast_path: kernels::is_compiled("fast", device.compute_capability),
+            has_fast_path: self.uses_fast_path
+                && kernels::is_compiled("fast", device.compute_capability),
         };
         Draft::new(source, options, traits)
     }

@@ -193,7 +193,7 @@ fn gelu(x: f32) -> f32 {
     0.5 * x * if x < 0.0 { tail } else { 2.0 - tail }
 }
 
-fn gelu_tanh(x: f32) -> f32 {
+pub(super) fn gelu_tanh(x: f32) -> f32 {
     const SQRT_2_OVER_PI: f32 = 0.797_884_6;
     let inner = SQRT_2_OVER_PI * (x + 0.044_715 * x * x * x);
     0.5 * x * (1.0 + inner.tanh())

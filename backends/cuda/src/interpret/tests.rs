@@ -4,6 +4,8 @@ mod attention;
 mod dense_attention;
 mod elementwise;
 mod experts;
+mod fused;
+mod fused_attention;
 mod linear;
 mod low_rank;
 mod memories;

@@ -279,6 +279,8 @@ impl<'a> FastLowering<'a, '_> {
             sum_count: self.sum_count(),
             scale: self.spec.embedding.scale,
             flags: TRIGGER | packed,
+            groups: 0,
+            reserved: 0,
         };
         self.push(Domain::Tokens, FusedOp::Embed(embed), Some(Role::Embedding));
         Ok(())
@@ -383,6 +385,8 @@ impl<'a> FastLowering<'a, '_> {
             factor: 1.0,
             activation: fused::SILU,
             flags: TRIGGER,
+            groups: 0,
+            reserved: 0,
         }
     }
 
@@ -436,6 +440,8 @@ impl<'a> FastLowering<'a, '_> {
             softcap: attention.softcap.unwrap_or(0.0),
             eps: norm.map_or(0.0, |norm| norm.norm.eps),
             flags: TRIGGER,
+            groups: 0,
+            reserved: 0,
         };
         self.push(
             Domain::SingleRows,

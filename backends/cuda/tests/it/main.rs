@@ -2,4 +2,5 @@
 
 mod adapters;
 mod conformance;
+mod fast_path;
 mod kernels;
