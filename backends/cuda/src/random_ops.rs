@@ -67,6 +67,7 @@ pub const GENERATORS: &[(&str, Generator)] = &[
     ("CombineExperts", products::combine_experts),
     ("Gather", positions::gather),
     ("CopyParts", values::copy_parts),
+    ("RoundVectors", values::round_vectors),
     ("FinishLogits", values::finish_logits),
     ("Largest", values::largest),
 ];
