@@ -6,7 +6,7 @@
 use loquat_session::{OpenError, Reach};
 use loquat_spec::{
     Activation, Attention, Block, Branch, Dense, FeedForward, Inner, KvSource, LayerRole as R,
-    Mixer, ModelSpec, Norm, NormKind, QkNorm, QkSpan, Role, Rope, RopePairs,
+    MediaAttention, Mixer, ModelSpec, Norm, NormKind, QkNorm, QkSpan, Role, Rope, RopePairs,
 };
 
 use super::buffers::Buffer;
@@ -83,7 +83,8 @@ fn check_attention(spec: &ModelSpec, attention: &Attention) -> Result<(), &'stat
     if rope.is_some_and(|rope| rope.pairs != RopePairs::Halves) {
         return Err("an interleaved rope");
     }
-    let looks_ahead = spec.media_attention().applies_to(attention.reach);
+    let media = spec.media_attention();
+    let looks_ahead = media != MediaAttention::Causal && media.applies_to(attention.reach);
     let others = attention.value_scale != 1.0
         || attention.temperature.is_some()
         || attention.sinks

@@ -12,7 +12,7 @@ use loquat_testkit::{adapters, goldens};
 /// The interpreter, and the GPU of this machine, whose kernels stay loaded.
 pub fn backends() -> Vec<&'static dyn Backend> {
     static GPU: Mutex<Option<Gpu>> = Mutex::new(None);
-    let mut backends: Vec<&dyn Backend> = vec![&InterpretedBackend];
+    let mut backends: Vec<&dyn Backend> = vec![&InterpretedBackend::AUTO];
     match CudaBackend::AUTO.probe() {
         Probe::Available(_) => {
             GPU.lock()
