@@ -2,6 +2,7 @@
 
 use std::path::Path;
 
+use loquat_cuda::InterpretedBackend;
 use loquat_session::{
     AdapterId, AdapterLimits, AppliedAdapter, Backend, Emit, ModelSource, Precision, Session,
     SessionOptions, StepBatch, StepOutput,
@@ -11,6 +12,7 @@ use loquat_testkit::goldens::{self, Arrays};
 use loquat_weights::{AdapterParts, AdapterWeights, Checkpoint, Weights};
 
 use crate::conformance::backends;
+use crate::fast_path::source;
 
 /// The accepted difference from peft, which computes the same in another order.
 const TOLERANCE: f32 = 1e-4;
@@ -143,4 +145,26 @@ fn equal_replacements_change_nothing() {
             );
         }
     }
+}
+
+#[test]
+fn sessions_with_adapters_skip_the_fast_path() {
+    let source = source("llama-tiny:bf16");
+    let adapters = loquat_testkit::adapters::pair(&source.spec);
+    let tokens: Vec<u32> = (1..20).collect();
+    let logits = [InterpretedBackend::AUTO, InterpretedBackend::GENERAL].map(|backend| {
+        let options = SessionOptions {
+            adapters: AdapterLimits::holding(&adapters),
+            ..SessionOptions::default()
+        };
+        let mut session = backend.open(source.clone(), &options, &mut |_| {}).unwrap();
+        let ids = adapters.iter().map(|adapter| session.load_adapter(adapter));
+        let ids = ids.collect::<Result<_, _>>().unwrap();
+        let mut opened = Opened { session, ids };
+        let whole = AppliedAdapter::whole(opened.ids[0]);
+        [&[][..], &[whole]].map(|applied| opened.logits(applied, &tokens))
+    });
+    assert!(logits[0] == logits[1]);
+    let [base, adapted] = &logits[0];
+    assert!(base != adapted);
 }
