@@ -4,6 +4,8 @@
 //! and [`Backend::probe`] says what is missing. Scheduling, sampling and text belong to the engine,
 //! files to `weights`.
 
+mod adapted;
+mod adapter;
 // The build script uses all of it.
 #[allow(dead_code)]
 mod architectures;

@@ -1,16 +1,18 @@
 //! Plans and opens sessions on any [`Device`].
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use loquat_session::limits::{Limits, MediaSizes, Sizes as LimitSizes};
 use loquat_session::sequences::{SequenceLimits, Sequences};
 use loquat_session::{
-    AdapterLimits, BackendTraits, KvElementFormat, KvFormat, MediaInputs, ModelSource, OpenError,
-    Plan, Precision, SessionError, SessionOptions, transfer,
+    BackendTraits, KvElementFormat, KvFormat, MediaInputs, ModelSource, OpenError, Plan, Precision,
+    SessionError, SessionOptions, transfer,
 };
 use loquat_spec::{ModelSpec, Role, RopeScaling};
 use loquat_weights::Weights;
 
+use crate::adapter::AdapterTargets;
 use crate::decode::can_record;
 use crate::device::{Device, DeviceError};
 use crate::lower::{
@@ -85,7 +87,9 @@ impl Draft {
             tokens: step_tokens,
             context,
         };
+        // Its matrices are packed together, where adapters cannot change them by role.
         let is_fast = traits.has_fast_path
+            && !options.adapters.any()
             && format == Format::Bf16
             && kv_element == Format::Bf16
             && check_fast(spec).is_ok();
@@ -111,7 +115,7 @@ impl Draft {
             mapped_bytes: 0,
             buffer_bytes: buffer_bytes.saturating_add(table_bytes),
             media,
-            adapters: AdapterLimits::NONE,
+            adapters: options.adapters,
         };
         let limits = Limits::new(spec.max_context, options, &limit_sizes)?;
         Ok(Self {
@@ -172,6 +176,9 @@ impl Draft {
         let fingerprint = transfer::fingerprint(source, &self.kv_format.to_string());
         let records = can_record(&program);
         Ok(CudaSession {
+            adapter_targets: AdapterTargets::new(spec, &program, self.format),
+            adapters: BTreeMap::new(),
+            step_adapters: Default::default(),
             program,
             sequences: Sequences::new(storage, SequenceLimits::from(&self.limits)),
             range_fingerprint: range_fingerprint(spec, fingerprint, options, &self.limits),

@@ -4,6 +4,7 @@
 //! A case describes its buffers and tables without addresses. Both devices get the same bytes, and
 //! whole buffers are compared afterwards, so that a stray write is found too.
 
+mod adapters;
 mod attention;
 mod builder;
 mod case;
@@ -45,7 +46,9 @@ pub const GENERATORS: &[(&str, Generator)] = &[
     ("AddFeatures", positions::add_features),
     ("Norm", values::norm),
     ("Linear", products::linear),
-    ("LowRank", products::low_rank),
+    ("LowRank", adapters::low_rank),
+    ("ScaleRows", adapters::scale_rows),
+    ("EmbedLowRank", adapters::embed_low_rank),
     ("Angles", positions::angles),
     ("Rope", positions::rope),
     ("Temperature", positions::temperature),

@@ -1,16 +1,20 @@
 //! The session contract over a program and a device.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
 use loquat_session::sequences::{PageSpan, RowGrant, Sequences, Slot, TokenPlace};
 use loquat_session::transfer::{Envelope, Unsealed, unseal};
 use loquat_session::{
-    Capabilities, Emit, Media, MediaHandle, MediaId, MediaLayout, Memory, SequenceId, Session,
-    SessionError, StepBatch, StepOutput, delegate_sequences,
+    AdapterId, AdapterWeights, AppliedAdapter, Capabilities, Emit, Media, MediaHandle, MediaId,
+    MediaLayout, Memory, SequenceId, Session, SessionError, StepBatch, StepOutput,
+    delegate_sequences,
 };
 use loquat_spec::ModelSpec;
 
+use crate::adapted::StepAdapters;
+use crate::adapter::{AdapterTargets, LoadedAdapter, predict_bytes};
 use crate::decode::Decoding;
 use crate::device::{Device, DeviceError};
 use crate::execute::Execution;
@@ -30,6 +34,10 @@ pub struct CudaSession {
     pub spec: Arc<ModelSpec>,
     pub tables: StepTables,
     pub rows: StepRows,
+    pub adapters: BTreeMap<AdapterId, Arc<LoadedAdapter>>,
+    pub adapter_targets: AdapterTargets,
+    /// Empty between steps.
+    pub step_adapters: StepAdapters,
     /// Steps can be recorded.
     pub records: bool,
     pub decoding: Decoding,
@@ -39,6 +47,8 @@ pub struct CudaSession {
 #[derive(Default)]
 pub struct StepRows {
     accepted: Vec<Result<Accepted, SessionError>>,
+    /// Accepted rows as they are planned.
+    order: Vec<usize>,
     hidden: Vec<u32>,
     logits: Vec<u32>,
     greedy: Vec<u32>,
@@ -58,6 +68,7 @@ impl StepRows {
     fn clear(&mut self) {
         let Self {
             accepted,
+            order,
             hidden,
             logits,
             greedy,
@@ -66,6 +77,7 @@ impl StepRows {
         } = self;
         *single = 0;
         accepted.clear();
+        order.clear();
         for tokens in [hidden, logits, greedy] {
             tokens.clear();
         }
@@ -120,8 +132,8 @@ impl CudaSession {
             .collect()
     }
 
-    /// Accepts the batch's rows and writes their tables, those of one token first; a refused row
-    /// changes nothing.
+    /// Accepts the batch's rows and writes their tables, in the order of [`Self::sort`]; a refused
+    /// row changes nothing.
     fn plan(&mut self, batch: &StepBatch, rows: &mut StepRows) {
         let groups = self.sequences.storage().layout().groups();
         self.tables.clear(groups);
@@ -131,31 +143,48 @@ impl CudaSession {
             let grant = self.sequences.accept(batch, index, planned, capabilities);
             if let Ok(grant) = &grant {
                 planned += grant.tokens;
+                rows.order.push(index);
             }
             let accepted = grant.map(|grant| Accepted { first: 0, grant });
             rows.accepted.push(accepted);
         }
-        for is_single in [true, false] {
-            for (index, slot) in rows.accepted.iter_mut().enumerate() {
-                let Ok(accepted) = slot else {
-                    continue;
-                };
-                if (accepted.grant.tokens == 1) != is_single {
-                    continue;
+        self.sort(batch, &mut rows.order);
+        for index in &rows.order {
+            let slot = &mut rows.accepted[*index];
+            let Ok(accepted) = slot else {
+                continue;
+            };
+            let tokens = accepted.grant.tokens;
+            match self.plan_row(batch, *index, &accepted.grant) {
+                Ok(first) => {
+                    accepted.first = first;
+                    rows.single += u32::from(tokens == 1);
                 }
-                match self.plan_row(batch, index, &accepted.grant) {
-                    Ok(first) => accepted.first = first,
-                    Err(error) => {
-                        if let Ok(refused) = std::mem::replace(slot, Err(error)) {
-                            self.sequences.roll_back(refused.grant);
-                        }
+                Err(error) => {
+                    if let Ok(refused) = std::mem::replace(slot, Err(error)) {
+                        self.sequences.roll_back(refused.grant);
                     }
                 }
             }
-            if is_single {
-                rows.single = self.tables.tokens() as u32;
-            }
         }
+    }
+
+    /// Rows of one token come first, which some programs compute apart. With adapters, for which
+    /// no program does, rows with the same ones become adjacent, so that one launch adds those.
+    fn sort(&self, batch: &StepBatch, order: &mut [usize]) {
+        let adapters = |index: &usize| {
+            let sequence = batch.rows()[*index].sequence;
+            self.sequences.adapters(sequence).map_or(&[][..], |all| all)
+        };
+        if order.iter().all(|index| adapters(index).is_empty()) {
+            order.sort_by_key(|index| batch.tokens(&batch.rows()[*index]).len() != 1);
+            return;
+        }
+        let key = |applied: &AppliedAdapter| (applied.id, applied.scale.to_bits());
+        order.sort_unstable_by(|a, b| {
+            let keys = adapters(a).iter().map(key);
+            keys.cmp(adapters(b).iter().map(key)).then(a.cmp(b))
+        });
     }
 
     /// Writes one row's tables and returns the index of its first token.
@@ -166,8 +195,13 @@ impl CudaSession {
         grant: &RowGrant,
     ) -> Result<usize, SessionError> {
         let row = &batch.rows()[index];
+        let own = self.sequences.adapters(row.sequence)?;
         let tables = &mut self.tables;
         let first = tables.tokens();
+        self.step_adapters
+            .push_row(first..first + grant.tokens, own, |id| {
+                self.adapters.get(&id).cloned()
+            });
         let places = self.sequences.places(grant);
         for (position, id) in (grant.start..).zip(batch.tokens(row)) {
             let place = places.as_ref().map(|places| places[position - grant.start]);
@@ -230,6 +264,9 @@ impl CudaSession {
         let execution = Execution {
             step: self.tables.upload(device)?,
             single_rows: rows.single,
+            adapters: Some(&self.step_adapters),
+            runs: self.step_adapters.runs(),
+            emitted: &self.tables.emitted,
         };
         let program = &self.program;
         execution.run(device, &program.forward)?;
@@ -278,6 +315,26 @@ impl Session for CudaSession {
 
     fn release(&mut self, sequence: SequenceId) -> Result<(), SessionError> {
         self.sequences.release(sequence)
+    }
+
+    fn load_adapter(&mut self, adapter: &AdapterWeights) -> Result<AdapterId, SessionError> {
+        let bytes = predict_bytes(adapter, self.adapter_targets.format());
+        self.sequences.check_adapter(adapter.rank(), bytes)?;
+        let loaded = {
+            let mut device = self.sequences.storage().device();
+            LoadedAdapter::load(&mut **device, &self.adapter_targets, adapter)?
+        };
+        let id = self.sequences.add_adapter(adapter, bytes)?;
+        self.adapters.insert(id, Arc::new(loaded));
+        Ok(id)
+    }
+
+    fn unload_adapter(&mut self, adapter: AdapterId) -> Result<(), SessionError> {
+        self.sequences.remove_adapter(adapter)?;
+        if let Some(loaded) = self.adapters.remove(&adapter) {
+            self.sequences.storage().device().free(loaded.memory);
+        }
+        Ok(())
     }
 
     fn encode(&mut self, media: &Media) -> Result<MediaHandle, SessionError> {
@@ -370,6 +427,7 @@ impl Session for CudaSession {
             }
         }
         self.rows = rows;
+        self.step_adapters.clear();
         ran
     }
 

@@ -283,7 +283,7 @@ impl<'a> WeightLoader<'a> {
 }
 
 /// Copies a matrix in chunks of rows.
-fn upload_rows(
+pub fn upload_rows(
     device: &mut dyn Device,
     mut to: Address,
     matrix: &Matrix,

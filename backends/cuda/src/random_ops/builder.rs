@@ -166,6 +166,19 @@ impl Builder {
         self.add(bytes, None)
     }
 
+    /// `top_k` of `count` experts for each token: ascending and distinct, as a router's choices are.
+    pub fn routes(&mut self, count: usize, top_k: usize) -> Place {
+        let mut experts = Vec::new();
+        for _ in 0..self.tokens {
+            let mut all: Vec<u32> = (0..count as u32).collect();
+            while all.len() > top_k {
+                all.remove(self.below(all.len()));
+            }
+            experts.extend(all);
+        }
+        self.words(&experts)
+    }
+
     pub fn output_words(&mut self, len: usize) -> Place {
         let words: Vec<u32> = (0..len as u32).collect();
         self.changed_words(&words)

@@ -1,10 +1,10 @@
 //! Operations on values, norms, and logits.
 
 use super::builder::Builder;
-use super::case::{Case, Place, Vectors};
+use super::case::{Case, Element, Place, Vectors, encode};
 use crate::ops::{
-    Activate, ActivationFunction, Add, Affine, Clamp, CopyParts, FinishLogits, Largest, Multiply,
-    Norm, NormFunction, RoundVectors,
+    Activate, ActivationFunction, Add, Affine, Clamp, CopyParts, FinishLogits, Format, Largest,
+    Multiply, Norm, NormFunction, RoundVectors,
 };
 
 pub fn norm(mut b: Builder) -> Case {
@@ -182,28 +182,6 @@ pub fn copy_parts(mut b: Builder) -> Case {
     })
 }
 
-pub fn round_vectors(mut b: Builder) -> Case {
-    let has_fragments = b.flag();
-    let mut len = b.size(b.tokens);
-    if has_fragments {
-        len = len.next_multiple_of(32);
-    }
-    let input = b.vectors(len, 1.0);
-    let out_stride = len + b.pick(&[0, 1, 8]);
-    let out = b.rounded_outputs(b.tokens * out_stride);
-    b.finish(move |placed| {
-        let op = RoundVectors {
-            input: placed.at(input.at),
-            out: placed.at(out),
-            input_stride: input.stride,
-            out_stride: out_stride as u32,
-            len: len as u32,
-            fragments: has_fragments.into(),
-        };
-        op.into()
-    })
-}
-
 pub fn clamp(mut b: Builder) -> Case {
     let len = b.size(b.tokens);
     let out = b.output_vectors(len, 1.0);
@@ -264,6 +242,29 @@ pub fn largest(mut b: Builder) -> Case {
             out: placed.at(out),
             vocab: vocab as u32,
             reserved: 0,
+        };
+        op.into()
+    })
+}
+
+pub fn round_vectors(mut b: Builder) -> Case {
+    let fragments = b.flag();
+    let mut len = b.size(b.tokens);
+    if fragments {
+        len = len.next_multiple_of(32);
+    }
+    let input = b.vectors(len, 1.0);
+    let out_stride = len + b.pick(&[0, 0, 1, 8]);
+    let before = b.random_values(b.tokens * out_stride, 1.0);
+    let out = b.add(encode(&before, Format::Bf16), Some(Element::Bf16));
+    b.finish(move |placed| {
+        let op = RoundVectors {
+            input: placed.at(input.at),
+            out: placed.at(out),
+            input_stride: input.stride,
+            out_stride: out_stride as u32,
+            len: len as u32,
+            fragments: fragments.into(),
         };
         op.into()
     })
