@@ -3,3 +3,4 @@
 mod conformance;
 mod fast_path;
 mod kernels;
+mod vision;
