@@ -34,6 +34,7 @@ pub mod random_ops;
 mod session;
 mod storage;
 mod tables;
+mod tower;
 
 use loquat_session::{Backend, ModelSource, OpenError, Plan, Probe, Session, SessionOptions};
 
