@@ -19,6 +19,8 @@ pub struct Gpu {
     shared_limits: HashMap<&'static str, u32>,
     /// Blocks per multiprocessor, by kernel, threads and shared memory.
     occupancy: RefCell<HashMap<(&'static str, u32, u32), u32>>,
+    /// Whether a launch may be dependent.
+    dependent_launches: bool,
 }
 
 /// Dynamic shared memory that a kernel need not ask for.
@@ -33,7 +35,13 @@ impl Gpu {
             context,
             shared_limits: HashMap::new(),
             occupancy: RefCell::default(),
+            dependent_launches: true,
         })
+    }
+
+    /// Makes every launch start when the one before it has ended.
+    pub fn disable_dependent_launches(&mut self) {
+        self.dependent_launches = false;
     }
 
     /// The driver's context, for timing.
@@ -139,7 +147,7 @@ impl Gpu {
             grid: shape.grid,
             block: shape.block,
             shared_bytes: shape.shared_bytes,
-            dependent,
+            dependent: dependent && self.dependent_launches,
             cluster: shape.cluster,
         };
         let step = bytemuck::bytes_of(step);

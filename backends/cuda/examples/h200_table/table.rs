@@ -1,0 +1,174 @@
+//! What is printed, as Markdown.
+
+use std::time::Duration;
+
+use loquat_session::Session;
+
+use crate::session_loop::{BareRun, Workload};
+
+/// One workload of one model.
+pub struct SpeedRow {
+    model: String,
+    pub work: Workload,
+    /// Tokens per second, one per round.
+    bare: Vec<f64>,
+    engine: Vec<f64>,
+    /// Tokens per second at the read ceiling.
+    pub limit: Option<f64>,
+}
+
+impl SpeedRow {
+    pub fn new(model: &str, work: Workload) -> Self {
+        Self {
+            model: model.to_owned(),
+            work,
+            bare: Vec::new(),
+            engine: Vec::new(),
+            limit: None,
+        }
+    }
+
+    pub fn push(&mut self, bare: &BareRun, engine: f64) {
+        self.bare.push(bare.tokens_per_second);
+        self.engine.push(engine);
+    }
+
+    /// The median of the bare session's rounds.
+    pub fn bare(&self) -> f64 {
+        median(&self.bare)
+    }
+
+    /// One line, as soon as it is known.
+    pub fn progress(&self) -> String {
+        let (bare, engine) = (self.bare(), median(&self.engine));
+        format!("{}, {}: {bare:.1}, {engine:.1}", self.model, self.work)
+    }
+
+    fn cells(&self) -> [String; 8] {
+        let (bare, engine) = (self.bare(), median(&self.engine));
+        let step = match self.work {
+            Workload::Prompt { tokens } => tokens,
+            Workload::Decode { batch, .. } => batch,
+        };
+        let share = |limit: f64| format!("{:.3}", bare / limit);
+        [
+            self.model.clone(),
+            self.work.to_string(),
+            format!("{bare:.1}"),
+            format!("{:.1} %", 100.0 * spread(&self.bare)),
+            format!("{:.0}", 1e6 * step as f64 / bare),
+            self.limit.map_or("–".to_owned(), share),
+            format!("{engine:.1}"),
+            format!("{:.3}", engine / bare),
+        ]
+    }
+}
+
+/// The memory of one session.
+pub struct MemoryRow {
+    pub model: String,
+    pub generated: Duration,
+    pub loaded: Duration,
+    pub weight_bytes: u64,
+    pub planned: u64,
+    /// What the device reports as used by the session.
+    pub at_open: Option<u64>,
+    pub peak: Option<u64>,
+    /// Of the plan, without the KV that no sequence held then.
+    pub planned_at_peak: u64,
+}
+
+impl MemoryRow {
+    /// Records what is used now, if it is the most.
+    pub fn record(&mut self, used: Option<u64>, session: &dyn Session) {
+        let memory = session.memory();
+        let unused = memory.kv_capacity.saturating_sub(memory.kv_in_use) as u64;
+        let planned = self
+            .planned
+            .saturating_sub(unused * memory.kv_bytes_per_token);
+        if used >= self.peak && planned > self.planned_at_peak {
+            self.peak = used;
+            self.planned_at_peak = planned;
+        }
+    }
+
+    fn cells(&self) -> [String; 9] {
+        let bytes = |bytes: Option<u64>| bytes.map_or("–".to_owned(), gigabytes);
+        let ratio = self
+            .peak
+            .map(|peak| peak as f64 / self.planned_at_peak as f64);
+        let seconds = |duration: Duration| format!("{:.1}", duration.as_secs_f64());
+        let rate = self.weight_bytes as f64 / self.loaded.as_secs_f64();
+        [
+            self.model.clone(),
+            seconds(self.generated),
+            seconds(self.loaded),
+            format!("{:.1}", rate / 1e9),
+            gigabytes(self.planned),
+            bytes(self.at_open),
+            gigabytes(self.planned_at_peak),
+            bytes(self.peak),
+            ratio.map_or("–".to_owned(), |ratio| format!("{ratio:.3}")),
+        ]
+    }
+}
+
+pub fn speeds(rows: &[SpeedRow]) -> String {
+    let heads = [
+        "model",
+        "workload",
+        "session, tokens/s",
+        "spread",
+        "µs/step",
+        "share of the read limit",
+        "engine, tokens/s",
+        "engine / session",
+    ];
+    markdown(heads, rows.iter().map(SpeedRow::cells))
+}
+
+pub fn memories(rows: &[MemoryRow]) -> String {
+    let heads = [
+        "model",
+        "drawn in s",
+        "loaded in s",
+        "GB/s",
+        "planned, GB",
+        "used after opening",
+        "planned for what is in use",
+        "used at the peak",
+        "used / planned",
+    ];
+    markdown(heads, rows.iter().map(MemoryRow::cells))
+}
+
+fn markdown<const N: usize>(heads: [&str; N], rows: impl Iterator<Item = [String; N]>) -> String {
+    let line = |cells: &[String]| format!("| {} |\n", cells.join(" | "));
+    let heads = line(&heads.map(str::to_owned));
+    let rule = format!("|{}\n", "---|".repeat(N));
+    let rows: String = rows.map(|cells| line(&cells)).collect();
+    heads + &rule + &rows
+}
+
+fn gigabytes(bytes: u64) -> String {
+    format!("{:.3}", bytes as f64 / 1e9)
+}
+
+/// NaN without values.
+fn median(values: &[f64]) -> f64 {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    match sorted.len() % 2 {
+        0 if middle == 0 => f64::NAN,
+        0 => (sorted[middle - 1] + sorted[middle]) / 2.0,
+        _ => sorted[middle],
+    }
+}
+
+/// From the least to the most, as a share of the median.
+fn spread(values: &[f64]) -> f64 {
+    let least = values.iter().copied().fold(f64::INFINITY, f64::min);
+    let most = values.iter().copied().fold(f64::NEG_INFINITY, f64::max);
+    (most - least) / median(values)
+}
