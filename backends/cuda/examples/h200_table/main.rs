@@ -26,6 +26,7 @@ mod session_loop;
 mod table;
 
 use std::error::Error;
+use std::process::ExitCode;
 use std::time::{Duration, Instant};
 
 use loquat_cuda::device::Device;
@@ -41,8 +42,20 @@ type Failure = Box<dyn Error>;
 
 /// A run of the bare session stops after this long, with the steps that it has done.
 const RUN_LIMIT: Duration = Duration::from_secs(15);
+/// A prompt alone takes milliseconds, so it has this many times the rounds.
+const PROMPT_ROUNDS: usize = 3;
 
-fn main() -> Result<(), Failure> {
+fn main() -> ExitCode {
+    match run() {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(error) => {
+            eprintln!("error: {error}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+fn run() -> Result<(), Failure> {
     let started = Instant::now();
     let options = Options::parse(std::env::args().skip(1))?;
     let mut bench = Bench {
@@ -61,7 +74,7 @@ fn main() -> Result<(), Failure> {
         println!("{name}, driver for CUDA {}", info.driver_version);
         if options.steps.is_none() {
             let rate = ceiling::bytes_per_second(gpu.context())?;
-            println!("read ceiling {:.2} TB/s", rate / 1e12);
+            println!("read ceiling {:.3} TB/s", rate / 1e12);
             bench.bytes_per_second = Some(rate);
         }
         bench.gpu = Some(gpu);
@@ -117,8 +130,8 @@ impl Bench {
             weight_bytes: plan.memory.weight_bytes,
             planned: plan.resident_bytes,
             at_open: used(),
-            peak: used(),
-            planned_at_peak: 0,
+            peak: None,
+            planned_at_peak: None,
         };
         eprintln!("{name}: opened in {:.1} s", memory.loaded.as_secs_f64());
         for note in &plan.notes {
@@ -130,7 +143,11 @@ impl Bench {
             // The first row is the prompt.
             let prompt_speed = rows.first().map(SpeedRow::bare);
             let mut row = SpeedRow::new(name, work);
-            for round in 0..options.rounds {
+            let rounds = match work {
+                Workload::Prompt { .. } => PROMPT_ROUNDS * options.rounds,
+                Workload::Decode { .. } => options.rounds,
+            };
+            for round in 0..rounds {
                 if self.left() < round_estimate(&work, prompt_speed) {
                     eprintln!("{name}, {work}: round {round} left out: no time is left");
                     break;

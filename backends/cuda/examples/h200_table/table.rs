@@ -41,7 +41,8 @@ impl SpeedRow {
     /// One line, as soon as it is known.
     pub fn progress(&self) -> String {
         let (bare, engine) = (self.bare(), median(&self.engine));
-        format!("{}, {}: {bare:.1}, {engine:.1}", self.model, self.work)
+        let (bare, engine) = (decimals(bare, 1), decimals(engine, 1));
+        format!("{}, {}: {bare}, {engine}", self.model, self.work)
     }
 
     fn cells(&self) -> [String; 8] {
@@ -50,16 +51,15 @@ impl SpeedRow {
             Workload::Prompt { tokens } => tokens,
             Workload::Decode { batch, .. } => batch,
         };
-        let share = |limit: f64| format!("{:.3}", bare / limit);
         [
             self.model.clone(),
             self.work.to_string(),
-            format!("{bare:.1}"),
-            format!("{:.1} %", 100.0 * spread(&self.bare)),
-            format!("{:.0}", 1e6 * step as f64 / bare),
-            self.limit.map_or("–".to_owned(), share),
-            format!("{engine:.1}"),
-            format!("{:.3}", engine / bare),
+            decimals(bare, 1),
+            decimals(spread(&self.bare), 3),
+            decimals(1e6 * step as f64 / bare, 0),
+            decimals(self.limit.map_or(f64::NAN, |limit| bare / limit), 3),
+            decimals(engine, 1),
+            decimals(engine / bare, 3),
         ]
     }
 }
@@ -73,9 +73,10 @@ pub struct MemoryRow {
     pub planned: u64,
     /// What the device reports as used by the session.
     pub at_open: Option<u64>,
+    /// The most at the end of a workload.
     pub peak: Option<u64>,
     /// Of the plan, without the KV that no sequence held then.
-    pub planned_at_peak: u64,
+    pub planned_at_peak: Option<u64>,
 }
 
 impl MemoryRow {
@@ -86,9 +87,9 @@ impl MemoryRow {
         let planned = self
             .planned
             .saturating_sub(unused * memory.kv_bytes_per_token);
-        if used >= self.peak && planned > self.planned_at_peak {
+        if used > self.peak {
             self.peak = used;
-            self.planned_at_peak = planned;
+            self.planned_at_peak = Some(planned);
         }
     }
 
@@ -150,8 +151,13 @@ fn markdown<const N: usize>(heads: [&str; N], rows: impl Iterator<Item = [String
     heads + &rule + &rows
 }
 
-fn gigabytes(bytes: u64) -> String {
-    format!("{:.3}", bytes as f64 / 1e9)
+/// NaN is what was not measured.
+fn decimals(value: f64, count: usize) -> String {
+    if value.is_finite() {
+        format!("{value:.count$}")
+    } else {
+        "–".to_owned()
+    }
 }
 
 /// NaN without values.
