@@ -84,9 +84,8 @@ impl MemoryRow {
     pub fn record(&mut self, used: Option<u64>, session: &dyn Session) {
         let memory = session.memory();
         let unused = memory.kv_capacity.saturating_sub(memory.kv_in_use) as u64;
-        let planned = self
-            .planned
-            .saturating_sub(unused * memory.kv_bytes_per_token);
+        let unused_bytes = unused * memory.kv_bytes_per_token;
+        let planned = self.planned.saturating_sub(unused_bytes);
         if used > self.peak {
             self.peak = used;
             self.planned_at_peak = Some(planned);
@@ -94,22 +93,24 @@ impl MemoryRow {
     }
 
     fn cells(&self) -> [String; 9] {
-        let bytes = |bytes: Option<u64>| bytes.map_or("–".to_owned(), gigabytes);
-        let ratio = self
-            .peak
-            .map(|peak| peak as f64 / self.planned_at_peak as f64);
-        let seconds = |duration: Duration| format!("{:.1}", duration.as_secs_f64());
-        let rate = self.weight_bytes as f64 / self.loaded.as_secs_f64();
+        let gigabytes = |bytes: Option<u64>| {
+            let bytes = bytes.map_or(f64::NAN, |bytes| bytes as f64);
+            decimals(bytes / 1e9, 3)
+        };
+        let planned = self.planned_at_peak;
+        let pair = self.peak.zip(planned);
+        let ratio = pair.map_or(f64::NAN, |(peak, planned)| peak as f64 / planned as f64);
+        let loaded = self.loaded.as_secs_f64();
         [
             self.model.clone(),
-            seconds(self.generated),
-            seconds(self.loaded),
-            format!("{:.1}", rate / 1e9),
-            gigabytes(self.planned),
-            bytes(self.at_open),
-            gigabytes(self.planned_at_peak),
-            bytes(self.peak),
-            ratio.map_or("–".to_owned(), |ratio| format!("{ratio:.3}")),
+            decimals(self.generated.as_secs_f64(), 1),
+            decimals(loaded, 1),
+            decimals(self.weight_bytes as f64 / loaded / 1e9, 1),
+            gigabytes(Some(self.planned)),
+            gigabytes(self.at_open),
+            gigabytes(planned),
+            gigabytes(self.peak),
+            decimals(ratio, 3),
         ]
     }
 }
