@@ -24,6 +24,8 @@ pub struct Gpu {
     /// Where fetched bytes arrive, in turn.
     transfers: Vec<Transfer>,
     next_transfer: usize,
+    /// Whether a launch may be dependent.
+    dependent_launches: bool,
 }
 
 /// A place for fetched bytes.
@@ -53,7 +55,13 @@ impl Gpu {
             graphs: Vec::new(),
             transfers: Vec::new(),
             next_transfer: 0,
+            dependent_launches: true,
         })
+    }
+
+    /// Makes every launch start when the one before it has ended.
+    pub fn disable_dependent_launches(&mut self) {
+        self.dependent_launches = false;
     }
 
     /// The driver's context, for timing.
@@ -246,7 +254,7 @@ impl Gpu {
             grid: shape.grid,
             block: shape.block,
             shared_bytes: shape.shared_bytes,
-            dependent,
+            dependent: dependent && self.dependent_launches,
             cluster: shape.cluster,
         };
         let step = bytemuck::bytes_of(step);

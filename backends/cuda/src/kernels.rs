@@ -29,6 +29,11 @@ pub static FILES: LazyLock<Vec<KernelFile>> = LazyLock::new(|| {
             may_spill: &[],
         },
         KernelFile {
+            name: "measure",
+            kernels: vec!["measure_read"],
+            may_spill: &[],
+        },
+        KernelFile {
             name: "self_check",
             kernels: vec![
                 "self_check_fill",

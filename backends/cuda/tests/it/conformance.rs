@@ -1,13 +1,34 @@
 //! The session contract for every block kind, and the reference logits of every golden checkpoint:
 //! on the interpreter, and on a GPU if there is one.
+//!
+//! `LOQUAT_FAMILIES` and `LOQUAT_BACKENDS` limit the tests to names separated by commas, as in
+//! `llama,mamba2` and `cuda`; `tests/sanitize.sh` uses them.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use loquat_cuda::{CudaBackend, Gpu, InterpretedBackend};
 use loquat_session::conformance::{Golden, Subject, golden, run};
 use loquat_session::{Backend, Media, ModelSource, Precision, Probe, SessionOptions};
 use loquat_testkit::{adapters, goldens, vision};
+
+/// The names in a variable; `None` if it is not set.
+fn limited_to(variable: &str) -> Option<Vec<String>> {
+    let list = std::env::var(variable).ok()?;
+    Some(list.split(',').map(str::to_owned).collect())
+}
+
+/// The golden checkpoints to test.
+fn folders() -> Vec<PathBuf> {
+    let all = goldens::all().unwrap();
+    let Some(names) = limited_to("LOQUAT_FAMILIES") else {
+        return all;
+    };
+    let folders: Vec<PathBuf> = names.iter().map(|name| goldens::family(name)).collect();
+    let unknown: Vec<_> = folders.iter().filter(|path| !all.contains(path)).collect();
+    assert!(unknown.is_empty(), "not goldens: {unknown:?}");
+    folders
+}
 
 /// The interpreter, and the GPU of this machine, whose kernels stay loaded.
 pub fn backends() -> Vec<&'static dyn Backend> {
@@ -21,6 +42,10 @@ pub fn backends() -> Vec<&'static dyn Backend> {
             backends.push(&CudaBackend::AUTO);
         }
         Probe::Unavailable { why, .. } => eprintln!("not run on a GPU: {why}"),
+    }
+    if let Some(names) = limited_to("LOQUAT_BACKENDS") {
+        backends.retain(|backend| names.iter().any(|name| name == backend.name()));
+        assert!(!backends.is_empty(), "none of {names:?} can run here");
     }
     backends
 }
@@ -55,7 +80,7 @@ fn faults(
 #[test]
 fn every_family_conforms() {
     let mut found = Vec::new();
-    for folder in goldens::all().unwrap() {
+    for folder in folders() {
         let source = goldens::source(&folder).unwrap();
         let what = folder.display().to_string();
         for backend in backends() {
@@ -129,7 +154,7 @@ fn reference_faults(backend: &dyn Backend, folder: &Path) -> Vec<String> {
 #[test]
 fn every_family_matches_its_reference() {
     let mut found = Vec::new();
-    for folder in goldens::all().unwrap() {
+    for folder in folders() {
         for backend in backends() {
             found.extend(reference_faults(backend, &folder));
         }
