@@ -129,7 +129,9 @@ fn session_without_media_positions_loads_no_tower() {
                 media_positions,
                 ..SessionOptions::default()
             };
-            InterpretedBackend::AUTO.plan(&model.source, &options).unwrap()
+            InterpretedBackend::AUTO
+                .plan(&model.source, &options)
+                .unwrap()
         };
         let (with, without) = (plan(None), plan(Some(0)));
         assert!(with.capabilities.media.images, "{}", model.name);
