@@ -29,6 +29,9 @@
 using bf16 = __nv_bfloat16;
 using bf162 = __nv_bfloat162;
 #define UNROLL _Pragma("unroll")
+#ifndef MARK
+#define MARK(i)  // a test counts cycles here
+#endif
 
 // ------------------------------------------------- parameters, as in ops.rs and fused.rs
 
@@ -468,6 +471,7 @@ template <int HD, int NQ, int GROUPS, int CL> __device__ void fused_attention_bo
     extern __shared__ __align__(16) float smem_f[];
     __shared__ __align__(16) bf16 sq[Q][QS];
     __shared__ float sm[GROUPS][4][Q], sl[GROUPS][4][Q], kn[HD], sn[Q], rm[SPLITS][Q], rl[SPLITS][Q];
+    MARK(0);
     if constexpr (CL > 1) cluster_arrive();  // that all blocks have started, before the first send
     const int tid = threadIdx.x, lane = tid % 32, g = lane / 4, t = lane % 4, group = tid / 128, w = tid / 32 % 4;
     const int rank = CL > 1 ? blockIdx.x : 0, h = blockIdx.y, token = s.first + blockIdx.z, gq = p.heads / p.kv.heads;
@@ -505,9 +509,11 @@ template <int HD, int NQ, int GROUPS, int CL> __device__ void fused_attention_bo
     }
     uint8_t* place = nullptr;
     if (newest) place = base_of(position / PAGE - page0);
+    MARK(1);
     for (int i = tid; i < Q * QS / 8; i += T) ((uint4*)sq)[i] = make_uint4(0, 0, 0, 0);  // heads and dimensions that are not there
     __syncthreads();
     pdl_wait();  // only now: older tokens are final since the last step, and the new one's place is masked
+    MARK(2);
     if (p.flags & TRIGGER) pdl_trigger();
 
     const float* qkv = p.qkv + (size_t)token * (p.heads + 2 * p.kv.heads) * HD;
@@ -522,6 +528,7 @@ template <int HD, int NQ, int GROUPS, int CL> __device__ void fused_attention_bo
         }
     }
     __syncthreads();
+    MARK(3);
     const float log2e = 1.44269504f;
     auto score = [&](float x) {  // times log2(e)
         x *= p.scale;
@@ -561,6 +568,7 @@ template <int HD, int NQ, int GROUPS, int CL> __device__ void fused_attention_bo
                     mma(c[nq], kf[j][0].z, kf[j][1].z, kf[j][0].w, kf[j][1].w, b.z, b.w);
                 }
             }
+            MARK(4);
             if (more) load_k(base);
             UNROLL for (int nq = 0; nq < NQ; nq++) {
                 UNROLL for (int i = 0; i < 4; i++) {
@@ -589,6 +597,7 @@ template <int HD, int NQ, int GROUPS, int CL> __device__ void fused_attention_bo
             __syncwarp();
             UNROLL for (int dt = 0; dt < DT; dt++)
                 UNROLL for (int nq = 0; nq < NQ; nq++) mma(o[nq][dt], vf[dt][0].x, vf[dt][1].x, vf[dt][0].y, vf[dt][1].y, pr[nq][0], pr[nq][1]);
+            MARK(5);
             if (more) load_v(base);
             page++;
         }
@@ -604,6 +613,7 @@ template <int HD, int NQ, int GROUPS, int CL> __device__ void fused_attention_bo
                 }
             }
         group_barrier<GROUPS>(group);
+        MARK(6);
         meet();
         for (int i = tid % 128; i < total; i += 128) {
             const int head = i / HD, owner = CL > 1 ? i / share : 0;
@@ -622,6 +632,7 @@ template <int HD, int NQ, int GROUPS, int CL> __device__ void fused_attention_bo
         page = following, some = following < pages;
         if (local + GROUPS < LOCAL && some) group_barrier<GROUPS>(group);
     }
+    MARK(7);
     meet();
     if (newest && group == GROUPS - 1)
         for (int head = w; head < gq; head += 4) {
@@ -632,6 +643,7 @@ template <int HD, int NQ, int GROUPS, int CL> __device__ void fused_attention_bo
         }
     if constexpr (CL > 1) cluster_arrive(), cluster_wait();
     else __syncthreads();
+    MARK(8);
     auto end = [&](auto parts) {
         constexpr int N = decltype(parts)::value;
         for (int j = tid; j < share; j += T) {
@@ -653,6 +665,7 @@ template <int HD, int NQ, int GROUPS, int CL> __device__ void fused_attention_bo
     };
     if (splits <= 8) end(std::integral_constant<int, 8>());
     else end(std::integral_constant<int, 16>());
+    MARK(9);
     if (newest) {  // last: a barrier would wait for these stores
         bf16* k = (bf16*)(place + p.kv.keys) + ((size_t)h * PAGE + position % PAGE) * HD;
         bf16* v = (bf16*)(place + p.kv.values) + (size_t)h * HD * PAGE + position % PAGE;

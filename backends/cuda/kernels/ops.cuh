@@ -149,15 +149,46 @@ struct LowRank {
     Address a;
     Address b;
     Address lengths;
-    Address bias;
     Address input;
     Address out;
+    Address experts;
+    Address weights;
     uint32_t rows;
     uint32_t cols;
     uint32_t rank;
+    uint32_t parts;
     uint32_t input_stride;
+    uint32_t input_step;
     uint32_t out_stride;
+    uint32_t out_step;
     float scale;
+    uint32_t reserved;
+};
+
+constexpr uint32_t MAX_ADAPTERS = 8;
+
+struct ScaleRows {
+    Address out;
+    Address bias;
+    Address experts;
+    Address lengths[MAX_ADAPTERS];
+    float scales[MAX_ADAPTERS];
+    uint32_t rows;
+    uint32_t parts;
+    uint32_t out_stride;
+    uint32_t out_step;
+};
+
+struct EmbedLowRank {
+    Address out;
+    MatrixRef table;
+    Address a;
+    Address b;
+    Address lengths;
+    uint32_t rank;
+    float scale;
+    float factor;
+    uint32_t reserved;
 };
 
 struct Angles {
@@ -413,6 +444,15 @@ struct CopyParts {
     uint32_t len;
 };
 
+struct RoundVectors {
+    Address input;
+    Address out;
+    uint32_t input_stride;
+    uint32_t out_stride;
+    uint32_t len;
+    uint32_t fragments;
+};
+
 struct FinishLogits {
     Address logits;
     uint32_t vocab;
@@ -443,7 +483,9 @@ SIZE(AddEmbedding, 48);
 SIZE(AddFeatures, 16);
 SIZE(Norm, 72);
 SIZE(Linear, 72);
-SIZE(LowRank, 72);
+SIZE(LowRank, 96);
+SIZE(ScaleRows, 136);
+SIZE(EmbedLowRank, 72);
 SIZE(Angles, 40);
 SIZE(Rope, 48);
 SIZE(Temperature, 32);
@@ -464,6 +506,7 @@ SIZE(ExpertLinear, 80);
 SIZE(CombineExperts, 40);
 SIZE(Gather, 40);
 SIZE(CopyParts, 40);
+SIZE(RoundVectors, 32);
 SIZE(FinishLogits, 24);
 SIZE(Largest, 24);
 
@@ -473,6 +516,9 @@ OFFSET(RowTable, before, 16);
 OFFSET(KvRef, format, 48);
 OFFSET(Norm, function, 52);
 OFFSET(Linear, batch, 56);
+OFFSET(LowRank, rows, 56);
+OFFSET(ScaleRows, scales, 88);
+OFFSET(EmbedLowRank, rank, 56);
 OFFSET(Attend, sinks, 104);
 OFFSET(Activate, function, 40);
 OFFSET(DeltaUpdate, per_head, 64);

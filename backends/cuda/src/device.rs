@@ -42,8 +42,35 @@ pub trait Device: Send {
     /// A device may report a launch's failure later, by whichever call comes next.
     fn launch(&mut self, op: &Op, step: &Step) -> Result<(), DeviceError>;
 
+    /// Records launches that will be replayed as they are.
+    fn record(&mut self, launches: Vec<(Op, Step)>) -> Result<RecordId, DeviceError>;
+
+    /// Starts recorded launches.
+    fn replay(&mut self, record: RecordId) -> Result<(), DeviceError>;
+
+    fn forget(&mut self, record: RecordId);
+
+    /// Starts to copy bytes to the host, after earlier launches and before later ones.
+    fn fetch(&mut self, from: Address, bytes: usize) -> Result<Ticket, DeviceError>;
+
+    /// Waits for fetched bytes.
+    fn collect(&mut self, ticket: Ticket, out: &mut [u8]) -> Result<(), DeviceError>;
+
     /// Free and total bytes.
     fn memory(&self) -> (u64, u64);
+}
+
+/// Names recorded launches.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub struct RecordId(pub usize);
+
+/// A copy to the host that was started.
+#[derive(Debug)]
+pub enum Ticket {
+    /// The bytes.
+    Ready(Vec<u8>),
+    /// A device's own number for it.
+    Pending(usize),
 }
 
 #[derive(Debug, Clone, PartialEq, Eq, thiserror::Error)]

@@ -7,8 +7,8 @@ use crate::ops::{Address, KvRef};
 
 /// Let the next kernel start as soon as this one needs no more blocks.
 pub const TRIGGER: u32 = 1;
-/// `x` is in natural order.
-pub const NATURAL: u32 = 2;
+/// `x` is in tiles, for more than eight tokens; see `x_tiled` of `kernels/fast.cuh`.
+pub const TILED: u32 = 2;
 /// The embedding table is in fragment order, as a head's matrix.
 pub const PACKED: u32 = 4;
 
@@ -43,6 +43,9 @@ pub struct FusedEmbed {
     pub sum_count: u32,
     pub scale: f32,
     pub flags: u32,
+    /// Of eight tokens in a tiled `x`.
+    pub groups: u32,
+    pub reserved: u32,
 }
 
 /// What happens to a product.
@@ -93,6 +96,9 @@ pub struct FusedLinear {
     pub factor: f32,
     pub activation: u32,
     pub flags: u32,
+    /// Of eight tokens in a tiled `x`.
+    pub groups: u32,
+    pub reserved: u32,
 }
 
 /// Attention of one new token for each row, with norm and rope of its heads; writes its key and value.
@@ -120,6 +126,9 @@ pub struct FusedAttention {
     pub softcap: f32,
     pub eps: f32,
     pub flags: u32,
+    /// Of eight tokens in a tiled `x`.
+    pub groups: u32,
+    pub reserved: u32,
 }
 
 /// A row-major bf16 matrix in fragment order. With `up`, tiles hold eight rows of each.
@@ -175,6 +184,10 @@ impl FusedOp {
     }
 }
 
+/// The fewest columns of a matrix: with fewer, some of a block's four warps, without which it cannot
+/// end a tile of eight tokens, would have nothing to load.
+pub const MIN_COLS: u32 = 128;
+
 /// Into how many parts the columns of a matrix are cut: a function of the matrix alone, since it
 /// decides the order of sums.
 pub fn parts(rows: u32, cols: u32) -> u32 {
@@ -183,8 +196,7 @@ pub fn parts(rows: u32, cols: u32) -> u32 {
         // One block per multiprocessor: its warps must keep enough loads in flight.
         return 16;
     }
-    let even = (4..=8).rev().find(|parts| blocks.is_multiple_of(8 * parts));
-    even.unwrap_or((blocks / 8).clamp(4, 8).max(1))
+    if blocks >= 64 { 8 } else { 4 }
 }
 
 /// Where a column is in a vector of fragment order.
@@ -194,6 +206,15 @@ pub fn x_position(column: usize) -> usize {
         | ((column >> 4) & 1) << 2
         | ((column >> 3) & 1) << 1
         | (column & 1)
+}
+
+/// Where a token's column is in a tiled buffer of `8 * groups` tokens. Eight columns from a multiple
+/// of eight on are adjacent.
+pub fn x_tiled(token: usize, column: usize, groups: usize) -> usize {
+    ((column / 64) * groups + token / 8) * 512
+        + token % 8 * 64
+        + ((column % 64 / 8) ^ (token % 8)) * 8
+        + column % 8
 }
 
 /// Where a weight is in a matrix of fragment order, in values.

@@ -186,11 +186,11 @@ fn attention_shape(attention: &FusedAttention, step: &Step) -> LaunchShape {
     };
     let groups = if form == Form::Short { 1 } else { 2 };
     let cluster = if form == Form::Many { 1 } else { 8 };
-    let values =
-        groups * 4 * queries * (kv.head_dim + 4) + SPLITS / cluster * queries * kv.head_dim;
+    let shared = groups * 4 * queries * (kv.head_dim + 4)
+        + SPLITS * (queries * kv.head_dim).div_ceil(cluster);
     LaunchShape {
         grid: [cluster, kv.heads, step.count],
-        shared_bytes: 4 * values,
+        shared_bytes: 4 * shared,
         cluster: (cluster > 1).then_some([cluster, 1, 1]),
         ..LaunchShape::new(kernels[form as usize], 1, 128 * groups)
     }

@@ -4,11 +4,11 @@ use std::cell::RefCell;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
-use crate::device::{Device, DeviceError};
-use crate::driver::{Context, DriverError, LaunchConfig};
+use crate::device::{Device, DeviceError, RecordId, Ticket};
+use crate::driver::{Context, DriverError, Event, Graph, LaunchConfig, Pinned};
 use crate::fused_launch::Occupancy;
 use crate::kernels::{KernelError, Kernels};
-use crate::launch;
+use crate::launch::{self, LaunchShape};
 use crate::ops::{Address, Op, Parameters, Step};
 
 /// A GPU with the general kernels loaded. Launches run in order on one stream.
@@ -19,12 +19,29 @@ pub struct Gpu {
     shared_limits: HashMap<&'static str, u32>,
     /// Blocks per multiprocessor, by kernel, threads and shared memory.
     occupancy: RefCell<HashMap<(&'static str, u32, u32), u32>>,
+    /// Recorded launches.
+    graphs: Vec<Option<Graph>>,
+    /// Where fetched bytes arrive, in turn.
+    transfers: Vec<Transfer>,
+    next_transfer: usize,
     /// Whether a launch may be dependent.
     dependent_launches: bool,
 }
 
+/// A place for fetched bytes.
+struct Transfer {
+    bytes: Pinned,
+    arrived: Event,
+}
+
+/// Fetches that may be under way at once.
+const TRANSFERS: usize = 4;
+
 /// Dynamic shared memory that a kernel need not ask for.
 const DEFAULT_SHARED: u32 = 48 << 10;
+
+/// Bytes of a place for fetched bytes at first.
+const MIN_TRANSFER: usize = 4096;
 
 impl Gpu {
     /// Opens a device of the driver's list.
@@ -35,6 +52,9 @@ impl Gpu {
             context,
             shared_limits: HashMap::new(),
             occupancy: RefCell::default(),
+            graphs: Vec::new(),
+            transfers: Vec::new(),
+            next_transfer: 0,
             dependent_launches: true,
         })
     }
@@ -104,6 +124,81 @@ impl Device for Gpu {
         self.launch_as(op, step, false)
     }
 
+    fn record(&mut self, launches: Vec<(Op, Step)>) -> Result<RecordId, DeviceError> {
+        // What a kernel asks of the driver once cannot be recorded.
+        for (op, step) in &launches {
+            self.prepare(op, step)?;
+        }
+        let context = self.context.clone();
+        let graph = context.capture(|_| {
+            let mut follows = false;
+            for (op, step) in &launches {
+                // A kernel that waits may start before the one before it ends.
+                let waits = matches!(op, Op::Fused(op) if op.waits());
+                self.launch_as(op, step, waits && follows)?;
+                follows = true;
+            }
+            Ok::<_, RecordError>(())
+        });
+        let graph = graph.map_err(|RecordError(error)| error)?;
+        let free = self.graphs.iter().position(Option::is_none);
+        let id = free.unwrap_or_else(|| {
+            self.graphs.push(None);
+            self.graphs.len() - 1
+        });
+        self.graphs[id] = Some(graph);
+        Ok(RecordId(id))
+    }
+
+    fn replay(&mut self, record: RecordId) -> Result<(), DeviceError> {
+        let Some(Some(graph)) = self.graphs.get(record.0) else {
+            return Ok(());
+        };
+        // SAFETY: as for the launches that were recorded: their buffers live as long as the session.
+        unsafe { self.context.launch_graph(graph) }?;
+        Ok(())
+    }
+
+    fn forget(&mut self, record: RecordId) {
+        if let Some(graph) = self.graphs.get_mut(record.0) {
+            *graph = None;
+        }
+    }
+
+    fn fetch(&mut self, from: Address, bytes: usize) -> Result<Ticket, DeviceError> {
+        if self.transfers.len() < TRANSFERS {
+            self.transfers.push(Transfer {
+                bytes: self.context.pinned(bytes.max(MIN_TRANSFER))?,
+                arrived: self.context.event()?,
+            });
+            self.next_transfer = self.transfers.len() - 1;
+        }
+        let index = self.next_transfer;
+        self.next_transfer = (index + 1) % TRANSFERS;
+        let transfer = &mut self.transfers[index];
+        if transfer.bytes.as_slice().len() < bytes {
+            transfer.arrived.wait()?;
+            transfer.bytes = self.context.pinned(bytes)?;
+        }
+        // SAFETY: the buffer is neither read nor used again before `arrived`: a place's turn comes
+        // after three later ones, and at most two fetches are under way.
+        unsafe { self.context.read_async(from.0, &transfer.bytes, 0..bytes) }?;
+        transfer.arrived.record()?;
+        Ok(Ticket::Pending(index))
+    }
+
+    fn collect(&mut self, ticket: Ticket, out: &mut [u8]) -> Result<(), DeviceError> {
+        match ticket {
+            Ticket::Ready(bytes) => out.copy_from_slice(&bytes),
+            Ticket::Pending(index) => {
+                let transfer = &self.transfers[index];
+                transfer.arrived.wait()?;
+                out.copy_from_slice(&transfer.bytes.as_slice()[..out.len()]);
+            }
+        }
+        Ok(())
+    }
+
     fn memory(&self) -> (u64, u64) {
         self.context.memory_info().unwrap_or_default()
     }
@@ -132,17 +227,29 @@ impl Occupancy for Gpu {
 }
 
 impl Gpu {
-    /// Launches an operation; a `dependent` one may start before the one before it ends.
-    fn launch_as(&mut self, op: &Op, step: &Step, dependent: bool) -> Result<(), DeviceError> {
+    /// Whether the kernels of the fast path run here.
+    pub fn has_fast_path(&self) -> bool {
+        self.kernels.has("fused_embed")
+    }
+
+    /// Asks the driver what launching an operation needs.
+    fn prepare(&mut self, op: &Op, step: &Step) -> Result<LaunchShape, DeviceError> {
         let shape = launch::shape(op, step, self);
-        let function = self.kernels.get(shape.kernel)?;
         if shape.shared_bytes > DEFAULT_SHARED {
             let limit = self.shared_limits.entry(shape.kernel).or_default();
             if *limit < shape.shared_bytes {
+                let function = self.kernels.get(shape.kernel)?;
                 function.set_max_dynamic_shared(shape.shared_bytes)?;
                 *limit = shape.shared_bytes;
             }
         }
+        Ok(shape)
+    }
+
+    /// Launches an operation; a `dependent` one may start before the one before it ends.
+    fn launch_as(&mut self, op: &Op, step: &Step, dependent: bool) -> Result<(), DeviceError> {
+        let shape = self.prepare(op, step)?;
+        let function = self.kernels.get(shape.kernel)?;
         let config = LaunchConfig {
             grid: shape.grid,
             block: shape.block,
@@ -165,6 +272,21 @@ impl Gpu {
         // as the session; the interpreter checks every access of the same programs.
         unsafe { self.context.launch(function, &config, parameters) }?;
         Ok(())
+    }
+}
+
+/// An error while launches are recorded.
+struct RecordError(DeviceError);
+
+impl From<DriverError> for RecordError {
+    fn from(error: DriverError) -> Self {
+        Self(error.into())
+    }
+}
+
+impl From<DeviceError> for RecordError {
+    fn from(error: DeviceError) -> Self {
+        Self(error)
     }
 }
 

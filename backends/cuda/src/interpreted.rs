@@ -9,13 +9,26 @@ use crate::interpret::Interpreter;
 use crate::open::{DeviceTraits, Draft};
 
 /// Runs programs in plain Rust.
-pub struct InterpretedBackend;
+pub struct InterpretedBackend {
+    uses_fast_path: bool,
+}
 
 impl InterpretedBackend {
+    /// As on a GPU that has all kernels.
+    pub const AUTO: Self = Self {
+        uses_fast_path: true,
+    };
+
+    /// With the general operations only.
+    pub const GENERAL: Self = Self {
+        uses_fast_path: false,
+    };
+
     fn draft(&self, source: &ModelSource, options: &SessionOptions) -> Result<Draft, OpenError> {
         let traits = DeviceTraits {
             label: "cuda (interpreted)".to_owned(),
             memory_bytes: Some(16 << 30),
+            has_fast_path: self.uses_fast_path,
         };
         Draft::new(source, options, traits)
     }

@@ -125,6 +125,12 @@ pub fn check_support(gpu: ComputeCapability) -> Result<(), KernelError> {
     })
 }
 
+/// Whether a file of kernels is compiled for this GPU.
+pub fn is_compiled(file: &str, gpu: ComputeCapability) -> bool {
+    let mut images = IMAGES.iter();
+    images.any(|image| image.file == file && image.runs_on(gpu))
+}
+
 /// Whether this build has kernels.
 pub fn check_built() -> Result<(), KernelError> {
     match NOT_BUILT {

@@ -4,12 +4,16 @@
 //! and [`Backend::probe`] says what is missing. Scheduling, sampling and text belong to the engine,
 //! files to `weights`.
 
+mod adapted;
+mod adapter;
 // The build script uses all of it.
 #[allow(dead_code)]
 mod architectures;
+mod decode;
 pub mod device;
 pub mod driver;
 mod error;
+mod execute;
 pub mod fused;
 pub mod fused_launch;
 mod gpu;
@@ -42,21 +46,28 @@ use open::{DeviceTraits, Draft};
 
 /// The backend on the first GPU that the kernels run on.
 pub struct CudaBackend {
+    uses_fast_path: bool,
     dependent_launches: bool,
 }
 
 impl CudaBackend {
+    /// With the fastest kernels that the model and the GPU allow.
     pub const AUTO: Self = Self {
+        uses_fast_path: true,
         dependent_launches: true,
     };
 
-    /// Starts each kernel when the one before it has ended, to compare the results with those of
-    /// dependent launches.
-    pub const fn without_dependent_launches(self) -> Self {
-        Self {
-            dependent_launches: false,
-        }
-    }
+    /// With the general kernels only, to compare with.
+    pub const GENERAL: Self = Self {
+        uses_fast_path: false,
+        ..Self::AUTO
+    };
+
+    /// With kernels that start when the one before them has ended, to compare with.
+    pub const PLAIN_LAUNCHES: Self = Self {
+        dependent_launches: false,
+        ..Self::AUTO
+    };
 
     /// The GPU that sessions use.
     fn device(&self) -> Result<DeviceInfo, OpenError> {
@@ -84,6 +95,8 @@ impl CudaBackend {
         let traits = DeviceTraits {
             label: probe::label(device),
             memory_bytes: Some(device.total_memory),
+            has_fast_path: self.uses_fast_path
+                && kernels::is_compiled("fast", device.compute_capability),
         };
         Draft::new(source, options, traits)
     }

@@ -1,18 +1,23 @@
 //! Plans and opens sessions on any [`Device`].
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use loquat_session::limits::{Limits, MediaSizes, Sizes as LimitSizes};
 use loquat_session::sequences::{SequenceLimits, Sequences};
 use loquat_session::{
-    AdapterLimits, BackendTraits, KvElementFormat, KvFormat, MediaInputs, ModelSource, OpenError,
-    Plan, Precision, SessionError, SessionOptions, transfer,
+    BackendTraits, KvElementFormat, KvFormat, MediaInputs, ModelSource, OpenError, Plan, Precision,
+    SessionError, SessionOptions, transfer,
 };
 use loquat_spec::{ModelSpec, Role, RopeScaling};
 use loquat_weights::Weights;
 
+use crate::adapter::AdapterTargets;
+use crate::decode::can_record;
 use crate::device::{Device, DeviceError};
-use crate::lower::{Buffers, KvLayout, Sizes, WeightLoader, lower};
+use crate::lower::{
+    Buffers, KvLayout, Program, Sizes, WeightLoader, check_fast, lower, lower_fast,
+};
 use crate::ops::{Format, PAGE};
 use crate::session::CudaSession;
 use crate::storage::DeviceStorage;
@@ -23,7 +28,18 @@ pub struct DeviceTraits {
     /// For display.
     pub label: String,
     pub memory_bytes: Option<u64>,
+    /// It has the kernels of the fast path.
+    pub has_fast_path: bool,
 }
+
+/// One of the ways to lower a model.
+type Lower = fn(
+    &ModelSpec,
+    &mut WeightLoader<'_>,
+    &mut Buffers,
+    &KvLayout,
+    Sizes,
+) -> Result<Program, OpenError>;
 
 /// A session that is not opened yet.
 pub struct Draft {
@@ -33,6 +49,7 @@ pub struct Draft {
     sizes: Sizes,
     limits: Limits,
     traits: DeviceTraits,
+    lower: Lower,
 }
 
 impl Draft {
@@ -70,7 +87,15 @@ impl Draft {
             tokens: step_tokens,
             context,
         };
-        let (weight_bytes, buffer_bytes) = measure(spec, &source.weights, format, &kv, sizes)?;
+        // Its matrices are packed together, where adapters cannot change them by role.
+        let is_fast = traits.has_fast_path
+            && !options.adapters.any()
+            && format == Format::Bf16
+            && kv_element == Format::Bf16
+            && check_fast(spec).is_ok();
+        let lower: Lower = if is_fast { lower_fast } else { lower };
+        let bytes = measure(lower, (spec, &source.weights), format, &kv, sizes)?;
+        let (weight_bytes, buffer_bytes) = bytes;
         let table_bytes = StepTables::max_bytes(&StepSizes {
             tokens: step_tokens,
             rows: options.max_sequences.min(step_tokens),
@@ -90,7 +115,7 @@ impl Draft {
             mapped_bytes: 0,
             buffer_bytes: buffer_bytes.saturating_add(table_bytes),
             media,
-            adapters: AdapterLimits::NONE,
+            adapters: options.adapters,
         };
         let limits = Limits::new(spec.max_context, options, &limit_sizes)?;
         Ok(Self {
@@ -100,6 +125,7 @@ impl Draft {
             sizes,
             limits,
             traits,
+            lower,
         })
     }
 
@@ -136,7 +162,7 @@ impl Draft {
         let mut buffers = Buffers::default();
         let mut ignored = |_: f32| {};
         let mut counting = WeightLoader::new(&source.weights, None, self.format, &mut ignored);
-        lower(spec, &mut counting, &mut buffers, &self.kv, self.sizes)?;
+        (self.lower)(spec, &mut counting, &mut buffers, &self.kv, self.sizes)?;
         buffers.allocate(&mut *device, self.sizes.tokens)?;
         let kv_tokens = self.limits.kv_tokens;
         let storage = DeviceStorage::new(device, &mut self.kv, kv_tokens)?;
@@ -145,10 +171,14 @@ impl Draft {
             let device: &mut dyn Device = &mut **device;
             let weights = &source.weights;
             let mut loader = WeightLoader::new(weights, Some(device), self.format, progress);
-            lower(spec, &mut loader, &mut buffers, &self.kv, self.sizes)?
+            (self.lower)(spec, &mut loader, &mut buffers, &self.kv, self.sizes)?
         };
         let fingerprint = transfer::fingerprint(source, &self.kv_format.to_string());
+        let records = can_record(&program);
         Ok(CudaSession {
+            adapter_targets: AdapterTargets::new(spec, &program, self.format),
+            adapters: BTreeMap::new(),
+            step_adapters: Default::default(),
             program,
             sequences: Sequences::new(storage, SequenceLimits::from(&self.limits)),
             range_fingerprint: range_fingerprint(spec, fingerprint, options, &self.limits),
@@ -157,6 +187,8 @@ impl Draft {
             memory: plan.memory,
             spec: Arc::clone(spec),
             tables: StepTables::default(),
+            records,
+            decoding: Default::default(),
             rows: Default::default(),
         })
     }
@@ -164,8 +196,8 @@ impl Draft {
 
 /// Bytes of weights and of buffers.
 fn measure(
-    spec: &ModelSpec,
-    weights: &Weights,
+    lower: Lower,
+    (spec, weights): (&ModelSpec, &Weights),
     format: Format,
     kv: &KvLayout,
     sizes: Sizes,

@@ -251,25 +251,78 @@ pub struct Linear {
     pub reserved: u32,
 }
 
-/// `out = (out - bias + scale * b * (a * input)) * lengths + bias`, a LoRA or DoRA of a matrix;
-/// `a` is `f32[rank][cols]`, `b` `f32[rows][rank]`. Batched like [`Linear`], with factors of their
-/// own for each.
+/// `out += scale * length * b * (a * input)`: LoRA or DoRA of matrices of one shape. A token has
+/// `parts` inputs and outputs, `input_step` and `out_step` values apart; a part has the matrix of its
+/// index, or of its expert.
+///
+/// `lengths` is `f32[matrix][4][rows]`: a row's magnitude, its squared length, its product with the
+/// row of `b * a`, and the squared length of that. They give the length for any scale:
+/// `magnitude / sqrt(square + scale * (2 * product + scale * change))`.
 #[repr(C)]
 #[derive(NoUninit, Debug, Clone, Copy, PartialEq)]
 pub struct LowRank {
+    /// `f32[matrix][rank][cols]`
     pub a: Address,
+    /// `f32[matrix][rows][rank]`
     pub b: Address,
-    /// `f32[rows]`; none: ones.
+    /// None: ones.
     pub lengths: Address,
-    pub bias: Address,
     pub input: Address,
     pub out: Address,
+    /// `u32[token][part]`; none: parts have the matrix of their index.
+    pub experts: Address,
+    /// `f32[token][part]`, multiplies the input; may be none.
+    pub weights: Address,
     pub rows: u32,
     pub cols: u32,
     pub rank: u32,
+    pub parts: u32,
     pub input_stride: u32,
+    pub input_step: u32,
     pub out_stride: u32,
+    pub out_step: u32,
     pub scale: f32,
+    pub reserved: u32,
+}
+
+/// Adapters of one token at most.
+pub const MAX_ADAPTERS: usize = 8;
+
+/// `out = (out - bias) * (1 + sum of (length - 1)) + bias`: what DoRAs change of a matrix's own
+/// product. Parts and lengths are as in [`LowRank`].
+#[repr(C)]
+#[derive(NoUninit, Debug, Clone, Copy, PartialEq)]
+pub struct ScaleRows {
+    pub out: Address,
+    /// `f32[matrix][rows]`
+    pub bias: Address,
+    pub experts: Address,
+    /// Those after the last one are none.
+    pub lengths: [Address; MAX_ADAPTERS],
+    /// Of each one's change.
+    pub scales: [f32; MAX_ADAPTERS],
+    pub rows: u32,
+    pub parts: u32,
+    pub out_stride: u32,
+    pub out_step: u32,
+}
+
+/// `out += factor * ((length - 1) * table[id] + length * scale * b[id] * a)`: LoRA or DoRA of an
+/// embedding, whose lengths are of columns: `f32[4][cols]`, as in [`LowRank`]. Media stay.
+#[repr(C)]
+#[derive(NoUninit, Debug, Clone, Copy, PartialEq)]
+pub struct EmbedLowRank {
+    pub out: Address,
+    pub table: MatrixRef,
+    /// `f32[rank][cols]`
+    pub a: Address,
+    /// `f32[id][rank]`
+    pub b: Address,
+    pub lengths: Address,
+    pub rank: u32,
+    pub scale: f32,
+    pub factor: f32,
+    pub reserved: u32,
 }
 
 /// The angles of a rope: `cos` and `sin` are `f32[token][pairs]`.
@@ -654,6 +707,19 @@ pub struct CopyParts {
     pub len: u32,
 }
 
+/// `out = bf16(input)`, `[token][len]`.
+#[repr(C)]
+#[derive(NoUninit, Debug, Clone, Copy, PartialEq)]
+pub struct RoundVectors {
+    pub input: Address,
+    pub out: Address,
+    pub input_stride: u32,
+    pub out_stride: u32,
+    pub len: u32,
+    /// 1: in [fragment order](crate::fused::x_position).
+    pub fragments: u32,
+}
+
 /// `logits = softcap(logits * scale)`
 #[repr(C)]
 #[derive(NoUninit, Debug, Clone, Copy, PartialEq)]
@@ -747,6 +813,8 @@ operations!(
     Norm,
     Linear,
     LowRank,
+    ScaleRows,
+    EmbedLowRank,
     Angles,
     Rope,
     Temperature,
@@ -767,6 +835,7 @@ operations!(
     CombineExperts,
     Gather,
     CopyParts,
+    RoundVectors,
     FinishLogits,
     Largest,
 );

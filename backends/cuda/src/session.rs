@@ -1,19 +1,25 @@
 //! The session contract over a program and a device.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
 use loquat_session::sequences::{PageSpan, RowGrant, Sequences, Slot, TokenPlace};
 use loquat_session::transfer::{Envelope, Unsealed, unseal};
 use loquat_session::{
-    Capabilities, Emit, Media, MediaHandle, MediaId, MediaLayout, Memory, SequenceId, Session,
-    SessionError, StepBatch, StepOutput, delegate_sequences,
+    AdapterId, AdapterWeights, AppliedAdapter, Capabilities, Emit, Media, MediaHandle, MediaId,
+    MediaLayout, Memory, SequenceId, Session, SessionError, StepBatch, StepOutput,
+    delegate_sequences,
 };
 use loquat_spec::ModelSpec;
 
-use crate::device::DeviceError;
-use crate::lower::{Domain, HEAD_BLOCK, Instruction, Program};
-use crate::ops::{Address, NOT_A_NUMBER, PAGE, PageRun, RowTable, StateCopy, Step};
+use crate::adapted::StepAdapters;
+use crate::adapter::{AdapterTargets, LoadedAdapter, predict_bytes};
+use crate::decode::Decoding;
+use crate::device::{Device, DeviceError};
+use crate::execute::Execution;
+use crate::lower::{HEAD_BLOCK, Program};
+use crate::ops::{Address, NOT_A_NUMBER, PAGE, PageRun, RowTable, StateCopy};
 use crate::storage::{DeviceStorage, MediaFeatures};
 use crate::tables::StepTables;
 
@@ -28,17 +34,28 @@ pub struct CudaSession {
     pub spec: Arc<ModelSpec>,
     pub tables: StepTables,
     pub rows: StepRows,
+    pub adapters: BTreeMap<AdapterId, Arc<LoadedAdapter>>,
+    pub adapter_targets: AdapterTargets,
+    /// Empty between steps.
+    pub step_adapters: StepAdapters,
+    /// Steps can be recorded.
+    pub records: bool,
+    pub decoding: Decoding,
 }
 
 /// The rows of a step; empty between steps, kept for their allocations.
 #[derive(Default)]
 pub struct StepRows {
     accepted: Vec<Result<Accepted, SessionError>>,
+    /// Accepted rows as they are planned.
+    order: Vec<usize>,
     hidden: Vec<u32>,
     logits: Vec<u32>,
     greedy: Vec<u32>,
     /// The row of the batch that each greedy token is for.
     greedy_rows: Vec<usize>,
+    /// Rows of one token.
+    single: u32,
 }
 
 struct Accepted {
@@ -51,12 +68,16 @@ impl StepRows {
     fn clear(&mut self) {
         let Self {
             accepted,
+            order,
             hidden,
             logits,
             greedy,
             greedy_rows,
+            single,
         } = self;
+        *single = 0;
         accepted.clear();
+        order.clear();
         for tokens in [hidden, logits, greedy] {
             tokens.clear();
         }
@@ -111,35 +132,76 @@ impl CudaSession {
             .collect()
     }
 
-    /// Accepts the batch's rows and writes their tables; a refused row changes nothing.
+    /// Accepts the batch's rows and writes their tables, in the order of [`Self::sort`]; a refused
+    /// row changes nothing.
     fn plan(&mut self, batch: &StepBatch, rows: &mut StepRows) {
         let groups = self.sequences.storage().layout().groups();
         self.tables.clear(groups);
+        let mut planned = 0;
         for index in 0..batch.rows().len() {
-            let planned = self.tables.tokens();
             let capabilities = &self.capabilities;
             let grant = self.sequences.accept(batch, index, planned, capabilities);
-            let accepted = grant.and_then(|grant| match self.plan_row(batch, index, &grant) {
-                Ok(first) => Ok(Accepted { first, grant }),
-                Err(error) => {
-                    self.sequences.roll_back(grant);
-                    Err(error)
-                }
-            });
+            if let Ok(grant) = &grant {
+                planned += grant.tokens;
+                rows.order.push(index);
+            }
+            let accepted = grant.map(|grant| Accepted { first: 0, grant });
             rows.accepted.push(accepted);
+        }
+        self.sort(batch, &mut rows.order);
+        for index in &rows.order {
+            let slot = &mut rows.accepted[*index];
+            let Ok(accepted) = slot else {
+                continue;
+            };
+            let tokens = accepted.grant.tokens;
+            match self.plan_row(batch, *index, &accepted.grant) {
+                Ok(first) => {
+                    accepted.first = first;
+                    rows.single += u32::from(tokens == 1);
+                }
+                Err(error) => {
+                    if let Ok(refused) = std::mem::replace(slot, Err(error)) {
+                        self.sequences.roll_back(refused.grant);
+                    }
+                }
+            }
         }
     }
 
+    /// Rows of one token come first, which some programs compute apart. With adapters, for which
+    /// no program does, rows with the same ones become adjacent, so that one launch adds those.
+    fn sort(&self, batch: &StepBatch, order: &mut [usize]) {
+        let adapters = |index: &usize| {
+            let sequence = batch.rows()[*index].sequence;
+            self.sequences.adapters(sequence).map_or(&[][..], |all| all)
+        };
+        if order.iter().all(|index| adapters(index).is_empty()) {
+            order.sort_by_key(|index| batch.tokens(&batch.rows()[*index]).len() != 1);
+            return;
+        }
+        let key = |applied: &AppliedAdapter| (applied.id, applied.scale.to_bits());
+        order.sort_unstable_by(|a, b| {
+            let keys = adapters(a).iter().map(key);
+            keys.cmp(adapters(b).iter().map(key)).then(a.cmp(b))
+        });
+    }
+
     /// Writes one row's tables and returns the index of its first token.
-    fn plan_row(
+    pub(crate) fn plan_row(
         &mut self,
         batch: &StepBatch,
         index: usize,
         grant: &RowGrant,
     ) -> Result<usize, SessionError> {
         let row = &batch.rows()[index];
+        let own = self.sequences.adapters(row.sequence)?;
         let tables = &mut self.tables;
         let first = tables.tokens();
+        self.step_adapters
+            .push_row(first..first + grant.tokens, own, |id| {
+                self.adapters.get(&id).cloned()
+            });
         let places = self.sequences.places(grant);
         for (position, id) in (grant.start..).zip(batch.tokens(row)) {
             let place = places.as_ref().map(|places| places[position - grant.start]);
@@ -198,39 +260,19 @@ impl CudaSession {
     fn run(&mut self, rows: &StepRows, output: &mut StepOutput) -> Result<(), DeviceError> {
         let storage = self.sequences.storage();
         let mut device = storage.device();
-        let step = self.tables.upload(&mut **device)?;
-        let launch =
-            |device: &mut dyn crate::device::Device, instructions: &[Instruction], step: &Step| {
-                for instruction in instructions {
-                    if instruction.only_with_media && step.tables.features.is_none() {
-                        continue;
-                    }
-                    let count = match instruction.domain {
-                        Domain::Rows => step.rows,
-                        Domain::Tokens | Domain::Emitted => step.count,
-                    };
-                    let step = Step { count, ..*step };
-                    if count > 0 {
-                        device.launch(&instruction.op, &step)?;
-                    }
-                }
-                Ok::<_, DeviceError>(())
-            };
-        let program = &self.program;
-        launch(&mut **device, &program.forward, &step)?;
-        // Emitted positions from `first` on.
-        let emitted = |first: usize, count: usize| {
-            let mut step = step;
-            step.count = count as u32;
-            step.tables.emitted = step.tables.emitted.values(first);
-            step
+        let device: &mut dyn Device = &mut **device;
+        let execution = Execution {
+            step: self.tables.upload(device)?,
+            single_rows: rows.single,
+            adapters: Some(&self.step_adapters),
+            runs: self.step_adapters.runs(),
+            emitted: &self.tables.emitted,
         };
+        let program = &self.program;
+        execution.run(device, &program.forward)?;
         if !rows.hidden.is_empty() {
-            launch(
-                &mut **device,
-                &program.readout,
-                &emitted(0, rows.hidden.len()),
-            )?;
+            let emitted = (0, rows.hidden.len());
+            execution.run_emitted(device, &program.readout, emitted)?;
             let out = output.all_hidden_mut();
             device.read(program.hidden, bytemuck::cast_slice_mut(out))?;
         }
@@ -240,14 +282,16 @@ impl CudaSession {
         for (positions, greedy) in kinds {
             for start in (0..positions).step_by(HEAD_BLOCK) {
                 let count = HEAD_BLOCK.min(positions - start);
-                let block = emitted(first + start, count);
-                launch(&mut **device, &program.readout, &block)?;
-                launch(&mut **device, &program.head, &block)?;
+                let emitted = (first + start, count);
+                if !program.reads_emitted {
+                    execution.run_emitted(device, &program.readout, emitted)?;
+                }
                 if greedy {
-                    launch(&mut **device, &program.largest, &block)?;
+                    execution.run_emitted(device, &program.greedy, emitted)?;
                     let out = &mut output.all_tokens_mut()[start..start + count];
                     device.read(program.chosen, bytemuck::cast_slice_mut(out))?;
                 } else {
+                    execution.run_emitted(device, &program.head, emitted)?;
                     let out = &mut output.all_logits_mut()[start * vocab..(start + count) * vocab];
                     device.read(program.logits, bytemuck::cast_slice_mut(out))?;
                 }
@@ -271,6 +315,26 @@ impl Session for CudaSession {
 
     fn release(&mut self, sequence: SequenceId) -> Result<(), SessionError> {
         self.sequences.release(sequence)
+    }
+
+    fn load_adapter(&mut self, adapter: &AdapterWeights) -> Result<AdapterId, SessionError> {
+        let bytes = predict_bytes(adapter, self.adapter_targets.format());
+        self.sequences.check_adapter(adapter.rank(), bytes)?;
+        let loaded = {
+            let mut device = self.sequences.storage().device();
+            LoadedAdapter::load(&mut **device, &self.adapter_targets, adapter)?
+        };
+        let id = self.sequences.add_adapter(adapter, bytes)?;
+        self.adapters.insert(id, Arc::new(loaded));
+        Ok(id)
+    }
+
+    fn unload_adapter(&mut self, adapter: AdapterId) -> Result<(), SessionError> {
+        self.sequences.remove_adapter(adapter)?;
+        if let Some(loaded) = self.adapters.remove(&adapter) {
+            self.sequences.storage().device().free(loaded.memory);
+        }
+        Ok(())
     }
 
     fn encode(&mut self, media: &Media) -> Result<MediaHandle, SessionError> {
@@ -324,6 +388,10 @@ impl Session for CudaSession {
 
     fn step(&mut self, batch: &StepBatch, output: &mut StepOutput) -> Result<(), SessionError> {
         output.reset(&self.capabilities);
+        if self.only_decodes(batch) && self.decode(batch, output)? {
+            return Ok(());
+        }
+        self.drop_ahead();
         let mut rows = std::mem::take(&mut self.rows);
         rows.clear();
         self.plan(batch, &mut rows);
@@ -359,6 +427,7 @@ impl Session for CudaSession {
             }
         }
         self.rows = rows;
+        self.step_adapters.clear();
         ran
     }
 

@@ -28,11 +28,11 @@ pub fn compare(options: &Options, steps: usize) -> Result<(), Failure> {
     for name in &options.models {
         let model = Model::new(name)?;
         let dependent = CudaBackend::AUTO;
-        let plain = CudaBackend::AUTO.without_dependent_launches();
+        let plain = CudaBackend::PLAIN_LAUNCHES;
         let backends: [(&str, &dyn Backend); 2] = if options.interpreter {
             [
-                ("first", &InterpretedBackend),
-                ("second", &InterpretedBackend),
+                ("first", &InterpretedBackend::AUTO),
+                ("second", &InterpretedBackend::AUTO),
             ]
         } else {
             [("dependent", &dependent), ("plain", &plain)]

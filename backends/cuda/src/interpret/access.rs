@@ -172,6 +172,18 @@ impl<'a> Access<'a> {
         Ok(words.map(|word| u32::from_le_bytes(*word)).collect())
     }
 
+    /// Words that the same token or row may overwrite, where they are.
+    pub fn u32s_in_place(
+        &mut self,
+        operand: &'static str,
+        at: Address,
+        len: usize,
+    ) -> Result<Vec<u32>> {
+        let bytes = self.read(operand, at, len.saturating_mul(4), 4, true)?;
+        let words = bytes.as_chunks::<4>().0.iter();
+        Ok(words.map(|word| u32::from_le_bytes(*word)).collect())
+    }
+
     pub fn u64s(&mut self, operand: &'static str, at: Address, len: usize) -> Result<Vec<u64>> {
         let bytes = self.read(operand, at, len.saturating_mul(8), 8, false)?;
         let words = bytes.as_chunks::<8>().0.iter();
@@ -244,6 +256,30 @@ impl<'a> Access<'a> {
             *out = value.to_le_bytes();
         }
         Ok(())
+    }
+
+    /// Memory that a kernel may use as it likes, and which nothing may read afterwards.
+    pub fn scratch(
+        &mut self,
+        operand: &'static str,
+        at: Address,
+        bytes: usize,
+        alignment: usize,
+    ) -> Result<()> {
+        self.log_write(operand, at, bytes);
+        self.check_span(operand, at, bytes, alignment)
+    }
+
+    /// Fails unless the bytes are in one allocation, and aligned.
+    pub fn check_span(
+        &self,
+        operand: &'static str,
+        at: Address,
+        bytes: usize,
+        alignment: usize,
+    ) -> Result<()> {
+        let span = self.memory.span(at, bytes, alignment);
+        span.map(|_| ()).map_err(|fault| self.error(operand, fault))
     }
 
     fn log_write(&mut self, operand: &'static str, at: Address, bytes: usize) {

@@ -193,7 +193,7 @@ impl Launch<'_> {
     }
 
     /// Fills `out` with a head's keys from `slot` on.
-    fn read_keys(
+    pub(super) fn read_keys(
         &mut self,
         kv: &KvRef,
         page: Address,
@@ -241,7 +241,7 @@ impl Launch<'_> {
         Ok(page_address(kv, pages[0]))
     }
 
-    fn check_run(&self, run_first: usize, position: usize) -> Result<()> {
+    pub(super) fn check_run(&self, run_first: usize, position: usize) -> Result<()> {
         let is_page = run_first.is_multiple_of(PAGE);
         self.access
             .require(is_page, "page_runs", "the first position is not a page's")?;
@@ -253,7 +253,7 @@ impl Launch<'_> {
     }
 
     /// Checks that keys and values are within a page, and apart.
-    fn check_layout(&self, kv: &KvRef) -> Result<()> {
+    pub(super) fn check_layout(&self, kv: &KvRef) -> Result<()> {
         let len = |dim: u32| (kv.heads as usize * PAGE * dim as usize * kv.format.bytes()) as u64;
         let has_values = kv.head_dim > 0 && kv.value_dim > 0;
         self.access
@@ -275,17 +275,17 @@ impl Launch<'_> {
     }
 }
 
-fn page_address(kv: &KvRef, page: u32) -> Address {
+pub(super) fn page_address(kv: &KvRef, page: u32) -> Address {
     bytes_at(kv.pages, u64::from(page).wrapping_mul(kv.page_bytes))
 }
 
-fn key_offset(kv: &KvRef, head: usize, slot: usize) -> u64 {
+pub(super) fn key_offset(kv: &KvRef, head: usize, slot: usize) -> u64 {
     let values = (head * PAGE + slot) * kv.head_dim as usize;
     kv.keys + (values * kv.format.bytes()) as u64
 }
 
 /// `row` counts value dimensions over all heads.
-fn value_offset(kv: &KvRef, row: usize, slot: usize) -> u64 {
+pub(super) fn value_offset(kv: &KvRef, row: usize, slot: usize) -> u64 {
     kv.values + ((row * PAGE + slot) * kv.format.bytes()) as u64
 }
 

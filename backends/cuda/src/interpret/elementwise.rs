@@ -1,7 +1,10 @@
 //! Operations on each value by itself.
 
-use super::{Launch, Result, at, sigmoid, vector};
-use crate::ops::{Activate, ActivationFunction, Add, Affine, Clamp, CopyParts, Multiply};
+use super::{Launch, Result, at, bytes_at, sigmoid, vector};
+use crate::fused::x_position;
+use crate::ops::{
+    Activate, ActivationFunction, Add, Affine, Clamp, CopyParts, Format, Multiply, RoundVectors,
+};
 
 impl Launch<'_> {
     pub(super) fn activate(&mut self, op: &Activate) -> Result<()> {
@@ -102,6 +105,30 @@ impl Launch<'_> {
         Ok(())
     }
 
+    pub(super) fn round_vectors(&mut self, op: &RoundVectors) -> Result<()> {
+        let len = op.len as usize;
+        let in_fragments = op.fragments == 1;
+        let holds = !in_fragments || len.is_multiple_of(32);
+        self.access
+            .require(holds, "out", "fragments have 32 values")?;
+        for token in self.covered() {
+            self.access.set_unit(token);
+            let input = vector(op.input, token, op.input_stride);
+            let values = self.access.f32s("input", input, len)?;
+            let mut placed = vec![0.0; len];
+            for (column, value) in values.into_iter().enumerate() {
+                placed[if in_fragments {
+                    x_position(column)
+                } else {
+                    column
+                }] = value;
+            }
+            let to = bytes_at(op.out, 2 * token as u64 * u64::from(op.out_stride));
+            self.access.write_stored("out", to, &placed, Format::Bf16)?;
+        }
+        Ok(())
+    }
+
     pub(super) fn clamp(&mut self, op: &Clamp) -> Result<()> {
         for token in self.covered() {
             self.access.set_unit(token);
@@ -166,7 +193,7 @@ fn gelu(x: f32) -> f32 {
     0.5 * x * if x < 0.0 { tail } else { 2.0 - tail }
 }
 
-fn gelu_tanh(x: f32) -> f32 {
+pub(super) fn gelu_tanh(x: f32) -> f32 {
     const SQRT_2_OVER_PI: f32 = 0.797_884_6;
     let inner = SQRT_2_OVER_PI * (x + 0.044_715 * x * x * x);
     0.5 * x * (1.0 + inner.tanh())

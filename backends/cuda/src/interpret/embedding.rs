@@ -87,7 +87,7 @@ impl Launch<'_> {
         Ok(())
     }
 
-    fn matrix_row(
+    pub(super) fn matrix_row(
         &mut self,
         operand: &'static str,
         matrix: &MatrixRef,

@@ -30,6 +30,11 @@ impl Bench {
         self.stored(values, Format::F32)
     }
 
+    pub fn set_bf16(&mut self, at: Address, value: f32) {
+        let bytes = bf16::from_f32(value).to_le_bytes();
+        self.device.write(at, &bytes).unwrap();
+    }
+
     pub fn u32s(&mut self, values: &[u32]) -> Address {
         let bytes: Vec<u8> = values
             .iter()
@@ -98,6 +103,15 @@ impl Bench {
     pub fn read(&mut self, from: Address, values: usize) -> Vec<f32> {
         let words = self.read_u32s(from, values);
         words.into_iter().map(f32::from_bits).collect()
+    }
+
+    pub fn read_bf16s(&mut self, from: Address, values: usize) -> Vec<f32> {
+        let mut bytes = vec![0; 2 * values];
+        self.device.read(from, &mut bytes).unwrap();
+        let halves = bytes.as_chunks::<2>().0.iter();
+        halves
+            .map(|half| bf16::from_le_bytes(*half).to_f32())
+            .collect()
     }
 
     pub fn read_u32s(&mut self, from: Address, values: usize) -> Vec<u32> {

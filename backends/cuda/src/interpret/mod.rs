@@ -15,6 +15,7 @@ mod fixture;
 mod fused;
 mod linear;
 mod logits;
+mod low_rank;
 mod memory;
 mod norm;
 mod recurrent;
@@ -25,10 +26,11 @@ mod tests;
 
 use std::ops::Range;
 
+pub(crate) use access::decode;
 use access::{Access, AccessLog};
 use memory::Memory;
 
-use crate::device::{AccessFault, Device, DeviceError};
+use crate::device::{AccessFault, Device, DeviceError, RecordId, Ticket};
 use crate::ops::{Address, Op, Step, Tables};
 
 /// The total memory of an interpreter unless something else is asked for. What is allocated but
@@ -41,6 +43,7 @@ pub struct Interpreter {
     log: AccessLog,
     /// An invalid `free`, which the next call reports.
     misuse: Option<DeviceError>,
+    records: Vec<Vec<(Op, Step)>>,
 }
 
 impl Default for Interpreter {
@@ -56,6 +59,7 @@ impl Interpreter {
             memory: Memory::new(bytes),
             log: AccessLog::default(),
             misuse: None,
+            records: Vec::new(),
         }
     }
 
@@ -162,6 +166,37 @@ impl Device for Interpreter {
         launch.access.finish()
     }
 
+    fn record(&mut self, launches: Vec<(Op, Step)>) -> Result<RecordId, DeviceError> {
+        self.records.push(launches);
+        Ok(RecordId(self.records.len() - 1))
+    }
+
+    fn replay(&mut self, record: RecordId) -> Result<(), DeviceError> {
+        let launches = self.records.get(record.0).cloned().unwrap_or_default();
+        launches
+            .iter()
+            .try_for_each(|(op, step)| self.launch(op, step))
+    }
+
+    fn forget(&mut self, record: RecordId) {
+        if let Some(launches) = self.records.get_mut(record.0) {
+            launches.clear();
+        }
+    }
+
+    fn fetch(&mut self, from: Address, bytes: usize) -> Result<Ticket, DeviceError> {
+        let mut fetched = vec![0; bytes];
+        self.read(from, &mut fetched)?;
+        Ok(Ticket::Ready(fetched))
+    }
+
+    fn collect(&mut self, ticket: Ticket, out: &mut [u8]) -> Result<(), DeviceError> {
+        if let Ticket::Ready(bytes) = ticket {
+            out.copy_from_slice(&bytes);
+        }
+        Ok(())
+    }
+
     fn memory(&self) -> (u64, u64) {
         (self.memory.free_bytes(), self.memory.total())
     }
@@ -185,6 +220,8 @@ impl Launch<'_> {
             Op::Norm(op) => self.norm(op),
             Op::Linear(op) => self.linear(op),
             Op::LowRank(op) => self.low_rank(op),
+            Op::ScaleRows(op) => self.scale_rows(op),
+            Op::EmbedLowRank(op) => self.embed_low_rank(op),
             Op::Angles(op) => self.angles(op),
             Op::Rope(op) => self.rope(op),
             Op::Temperature(op) => self.temperature(op),
@@ -205,6 +242,7 @@ impl Launch<'_> {
             Op::CombineExperts(op) => self.combine_experts(op),
             Op::Gather(op) => self.gather(op),
             Op::CopyParts(op) => self.copy_parts(op),
+            Op::RoundVectors(op) => self.round_vectors(op),
             Op::FinishLogits(op) => self.finish_logits(op),
             Op::Largest(op) => self.largest(op),
             Op::Fused(op) => self.fused(op),

@@ -48,10 +48,20 @@ impl Launch<'_> {
     /// The pages of a token's sequence in a group of layers.
     pub(super) fn page_run(&mut self, token: usize, group: u32) -> Result<PageRun> {
         let row = self.token_u32("token_row", self.tables.token_row, token)?;
+        self.page_run_of_row("token_row", row, group)
+    }
+
+    /// The pages of a row, which an operand names.
+    pub(super) fn page_run_of_row(
+        &mut self,
+        operand: &'static str,
+        row: usize,
+        group: u32,
+    ) -> Result<PageRun> {
         let rows = self.step.rows as usize;
         if row >= rows {
             let why = format!("row {row} of a step of {rows}");
-            return Err(self.access.invalid("token_row", why));
+            return Err(self.access.invalid(operand, why));
         }
         let index = u64::from(group) * self.tables.run_stride + row as u64;
         let from = bytes_at(self.tables.page_runs, 8 * index);

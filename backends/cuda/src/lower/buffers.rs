@@ -38,6 +38,8 @@ pub enum Buffer {
     ExpertDown,
     Shared,
     SharedGate,
+    /// Parts of the stream's sum of squares.
+    Sums,
     /// Of one of the model's ropes.
     Cos(usize),
     Sin(usize),

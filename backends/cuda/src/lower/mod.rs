@@ -6,6 +6,7 @@
 mod attention;
 mod buffers;
 mod experts;
+mod fast;
 mod feed_forward;
 mod kv_layout;
 mod latent;
@@ -25,9 +26,10 @@ use crate::ops::{
 };
 
 pub use buffers::Buffers;
+pub use fast::{check as check_fast, lower_fast};
 pub use kv_layout::KvLayout;
 pub use program::{Domain, Instruction, Program};
-pub use weights::WeightLoader;
+pub use weights::{WeightLoader, upload_rows};
 
 use buffers::Buffer;
 
@@ -566,6 +568,10 @@ impl Lowering<'_, '_> {
             bias: spec.head.bias.then_some(Role::HeadBias),
         };
         self.linear(roles, out, vocab)?;
+        if let Some(linear) = self.program.forward.last_mut() {
+            // Adapters may change the head alone even if it is the embedding.
+            linear.role = Some(Role::Head);
+        }
         if spec.head.scale != 1.0 || spec.head.softcap.is_some() {
             let finish = FinishLogits {
                 logits: vocab.at,
@@ -584,14 +590,17 @@ impl Lowering<'_, '_> {
             reserved: 0,
         };
         self.program.readout = hidden_part;
+        self.program.greedy = head.clone();
+        let largest = Instruction::new(largest.into(), Domain::Emitted, None);
+        self.program.greedy.push(largest);
         self.program.head = head;
-        self.program.largest = vec![Instruction::new(largest.into(), Domain::Emitted, None)];
-        for instruction in self
-            .program
-            .readout
-            .iter_mut()
-            .chain(&mut self.program.head)
-        {
+        let Program {
+            readout,
+            head,
+            greedy,
+            ..
+        } = &mut self.program;
+        for instruction in readout.iter_mut().chain(head).chain(greedy) {
             instruction.domain = Domain::Emitted;
         }
         self.program.hidden = out.at;

@@ -15,8 +15,10 @@ pub struct Program {
     pub readout: Vec<Instruction>,
     /// From hidden states to logits, in blocks.
     pub head: Vec<Instruction>,
-    /// From logits to the largest.
-    pub largest: Vec<Instruction>,
+    /// From hidden states to the most likely tokens, in blocks.
+    pub greedy: Vec<Instruction>,
+    /// The head reads what the forward pass left at the emitted tokens, not `hidden`.
+    pub reads_emitted: bool,
     /// `[emitted][hidden]`
     pub hidden: Address,
     /// `[emitted of a block][vocab]`
@@ -43,6 +45,10 @@ pub struct Instruction {
 pub enum Domain {
     Tokens,
     Rows,
+    /// The tokens of rows with one token, which come first.
+    SingleRows,
+    /// The tokens of rows with several.
+    LongRows,
     /// Positions after which something is emitted.
     Emitted,
 }
@@ -65,6 +71,8 @@ impl fmt::Display for Instruction {
         match self.domain {
             Domain::Tokens => write!(f, " tokens ")?,
             Domain::Rows => write!(f, " rows   ")?,
+            Domain::SingleRows => write!(f, " single ")?,
+            Domain::LongRows => write!(f, " long   ")?,
             Domain::Emitted => write!(f, " emitted")?,
         }
         if let Op::Linear(linear) = &self.op {
@@ -87,7 +95,7 @@ impl fmt::Display for Program {
             ("forward", &self.forward),
             ("readout", &self.readout),
             ("head", &self.head),
-            ("largest", &self.largest),
+            ("greedy", &self.greedy),
         ];
         for (name, instructions) in parts {
             writeln!(f, "{name}: {} launches", instructions.len())?;

@@ -8,7 +8,8 @@ use loquat_spec::{Role, Rope};
 use loquat_weights::{Dtype, EncodedRow, Matrix, Weights};
 
 use crate::device::{Device, DeviceError};
-use crate::ops::{Address, Format, MatrixRef};
+use crate::fused::{FusedOp, PackFragments};
+use crate::ops::{Address, Format, MatrixRef, Step};
 
 /// Bytes that are decoded before they are copied to the device.
 const CHUNK: usize = 32 << 20;
@@ -20,10 +21,20 @@ pub struct WeightLoader<'a> {
     device: Option<&'a mut dyn Device>,
     format: Format,
     matrices: BTreeMap<Role, MatrixRef>,
+    packed: BTreeMap<PackedKey, Address>,
+    /// Memory for matrices before they are packed, and its size.
+    unpacked: [(Address, usize); 2],
     vectors: BTreeMap<Role, Address>,
     bytes: WeightBytes,
     progress: &'a mut dyn FnMut(f32),
     chunk: Vec<u8>,
+}
+
+/// What is packed together.
+#[derive(PartialEq, Eq, PartialOrd, Ord)]
+enum PackedKey {
+    Stacked(Vec<Role>),
+    Gates(Role, Role),
 }
 
 /// Bytes on the device.
@@ -43,6 +54,8 @@ impl<'a> WeightLoader<'a> {
             device,
             format,
             matrices: BTreeMap::new(),
+            packed: BTreeMap::new(),
+            unpacked: Default::default(),
             vectors: BTreeMap::new(),
             bytes: WeightBytes::default(),
             progress,
@@ -76,6 +89,118 @@ impl<'a> WeightLoader<'a> {
         }
         let matrices = loading::stack(self.weights, role)?;
         self.upload(role, matrices)
+    }
+
+    /// Matrices one below the other, in fragment order.
+    pub fn packed(&mut self, roles: &[Role]) -> Result<Address, OpenError> {
+        let key = PackedKey::Stacked(roles.to_vec());
+        if let Some(known) = self.packed.get(&key) {
+            return Ok(*known);
+        }
+        let mut sizes = Vec::with_capacity(roles.len());
+        for role in roles {
+            let matrix = loading::matrix(self.weights, *role)?;
+            sizes.push((matrix.rows().next_multiple_of(16), matrix.cols()));
+        }
+        let bytes = sizes.iter().map(|(rows, cols)| 2 * rows * cols).sum();
+        let out = self.allocate_packed(bytes)?;
+        let mut to = out;
+        for (role, (rows, cols)) in roles.iter().zip(sizes) {
+            let matrix = loading::matrix(self.weights, *role)?;
+            self.pack(to, [Some(matrix), None])?;
+            to = to.offset(2 * (rows * cols) as u64);
+        }
+        self.packed.insert(key, out);
+        Ok(out)
+    }
+
+    /// A gate's and an up matrix, of which each tile has eight rows.
+    pub fn packed_gates(&mut self, gate: Role, up: Role) -> Result<Address, OpenError> {
+        let key = PackedKey::Gates(gate, up);
+        if let Some(known) = self.packed.get(&key) {
+            return Ok(*known);
+        }
+        let [gate, up] = [gate, up].map(|role| loading::matrix(self.weights, role));
+        let (gate, up) = (gate?, up?);
+        let out = self.allocate_packed(4 * gate.rows() * gate.cols())?;
+        self.pack(out, [Some(gate), Some(up)])?;
+        self.packed.insert(key, out);
+        Ok(out)
+    }
+
+    fn allocate_packed(&mut self, bytes: usize) -> Result<Address, OpenError> {
+        self.bytes.0 += bytes as u64;
+        match &mut self.device {
+            Some(device) => Ok(device.allocate(bytes)?),
+            None => Ok(Address(1)),
+        }
+    }
+
+    /// Copies matrices to the device as they are, and packs them there.
+    fn pack(&mut self, out: Address, matrices: [Option<&Matrix>; 2]) -> Result<(), OpenError> {
+        let Some(device) = &mut self.device else {
+            return Ok(());
+        };
+        let mut copies = [Address::NONE; 2];
+        let mut size = (0, 0);
+        for ((matrix, copy), staging) in matrices.iter().zip(&mut copies).zip(&mut self.unpacked) {
+            let Some(matrix) = matrix else {
+                continue;
+            };
+            size = (matrix.rows(), matrix.cols());
+            let bytes = 2 * size.0 * size.1;
+            if staging.1 < bytes {
+                device.free(staging.0);
+                *staging = (Address::NONE, 0);
+                *staging = (device.allocate(bytes)?, bytes);
+            }
+            let chunk = &mut self.chunk;
+            upload_rows(&mut **device, staging.0, matrix, Format::Bf16, chunk)?;
+            *copy = staging.0;
+        }
+        let pack = PackFragments {
+            out,
+            matrix: copies[0],
+            up: copies[1],
+            rows: size.0 as u32,
+            cols: size.1 as u32,
+        };
+        let step = Step {
+            count: 1,
+            ..Step::default()
+        };
+        device.launch(&FusedOp::Pack(pack).into(), &step)?;
+        Ok(())
+    }
+
+    /// Frees what packing needed.
+    pub fn finish_packing(&mut self) {
+        if let Some(device) = &mut self.device {
+            for staging in &mut self.unpacked {
+                device.free(staging.0);
+                *staging = (Address::NONE, 0);
+            }
+        }
+    }
+
+    /// Vectors one after another, with zeros for those that the checkpoint does not have; none if
+    /// it has none of them.
+    pub fn joined(&mut self, roles: &[Role], lens: &[usize]) -> Result<Address, OpenError> {
+        let vectors: Vec<_> = roles
+            .iter()
+            .map(|role| self.weights.vector(*role))
+            .collect();
+        if vectors.iter().all(Option::is_none) {
+            return Ok(Address::NONE);
+        }
+        let mut joined = Vec::new();
+        for (vector, len) in vectors.into_iter().zip(lens) {
+            match vector {
+                Some(values) => joined.extend_from_slice(values),
+                None => joined.resize(joined.len() + len, 0.0),
+            }
+        }
+        self.constants(&joined)
     }
 
     pub fn vector(&mut self, role: Role) -> Result<Address, OpenError> {
@@ -158,7 +283,7 @@ impl<'a> WeightLoader<'a> {
 }
 
 /// Copies a matrix in chunks of rows.
-fn upload_rows(
+pub fn upload_rows(
     device: &mut dyn Device,
     mut to: Address,
     matrix: &Matrix,

@@ -38,6 +38,12 @@ impl Builder {
         builder
     }
 
+    /// Sets how many tokens the launch covers.
+    pub fn set_count(&mut self, count: usize) {
+        self.count = count;
+        self.tokens = self.first + count + self.below(3);
+    }
+
     /// SplitMix64, whose words are the same on every machine.
     fn next(&mut self) -> u64 {
         self.random = self.random.wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -144,15 +150,43 @@ impl Builder {
         self.output(&values)
     }
 
+    /// Values of bf16.
+    pub fn rounded_input(&mut self, values: &[f32]) -> Place {
+        self.add(encode(values, Format::Bf16), None)
+    }
+
+    /// Values of bf16 that the operation overwrites.
+    pub fn rounded_outputs(&mut self, len: usize) -> Place {
+        let values = self.random_values(len, 1.0);
+        self.add(encode(&values, Format::Bf16), Some(Element::Bf16))
+    }
+
     pub fn words(&mut self, words: &[u32]) -> Place {
         let bytes = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         self.add(bytes, None)
     }
 
+    /// `top_k` of `count` experts for each token: ascending and distinct, as a router's choices are.
+    pub fn routes(&mut self, count: usize, top_k: usize) -> Place {
+        let mut experts = Vec::new();
+        for _ in 0..self.tokens {
+            let mut all: Vec<u32> = (0..count as u32).collect();
+            while all.len() > top_k {
+                all.remove(self.below(all.len()));
+            }
+            experts.extend(all);
+        }
+        self.words(&experts)
+    }
+
     pub fn output_words(&mut self, len: usize) -> Place {
-        let bytes = (0..len)
-            .flat_map(|word| (word as u32).to_le_bytes())
-            .collect();
+        let words: Vec<u32> = (0..len as u32).collect();
+        self.changed_words(&words)
+    }
+
+    /// Words that the operation changes.
+    pub fn changed_words(&mut self, words: &[u32]) -> Place {
+        let bytes = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         self.add(bytes, Some(Element::U32))
     }
 
@@ -211,7 +245,7 @@ impl Builder {
     }
 
     /// One value in a case of sixteen: a NaN must not reach other tokens.
-    fn spoil_seldom(&mut self, values: &mut [f32]) {
+    pub fn spoil_seldom(&mut self, values: &mut [f32]) {
         if !values.is_empty() && self.below(16) == 0 {
             let at = self.below(values.len());
             values[at] = f32::NAN;

@@ -6,7 +6,7 @@ use crate::ops::{AddEmbedding, AddFeatures, Angles, Embed, Gather, MEDIA_ID, Rop
 
 /// Ids below `rows`, of which some are media; features of `levels` for those, but not at every
 /// level above the first.
-fn set_ids(b: &mut Builder, rows: usize, width: usize, levels: usize) {
+pub fn set_ids(b: &mut Builder, rows: usize, width: usize, levels: usize) {
     let has_media = b.flag();
     let ids: Vec<u32> = (0..b.tokens)
         .map(|_| {

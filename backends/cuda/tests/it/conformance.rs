@@ -10,7 +10,7 @@ use std::sync::Mutex;
 use loquat_cuda::{CudaBackend, Gpu, InterpretedBackend};
 use loquat_session::conformance::{Golden, Subject, golden, run};
 use loquat_session::{Backend, ModelSource, Precision, Probe, SessionOptions};
-use loquat_testkit::goldens;
+use loquat_testkit::{adapters, goldens};
 
 /// The names in a variable; `None` if it is not set.
 fn limited_to(variable: &str) -> Option<Vec<String>> {
@@ -31,9 +31,9 @@ fn folders() -> Vec<PathBuf> {
 }
 
 /// The interpreter, and the GPU of this machine, whose kernels stay loaded.
-fn backends() -> Vec<&'static dyn Backend> {
+pub fn backends() -> Vec<&'static dyn Backend> {
     static GPU: Mutex<Option<Gpu>> = Mutex::new(None);
-    let mut backends: Vec<&dyn Backend> = vec![&InterpretedBackend];
+    let mut backends: Vec<&dyn Backend> = vec![&InterpretedBackend::AUTO];
     match CudaBackend::AUTO.probe() {
         Probe::Available(_) => {
             GPU.lock()
@@ -68,7 +68,7 @@ fn faults(
         open: &open,
         tolerance: 0.0,
         media: &[],
-        adapters: &[],
+        adapters: &adapters::pair(&source.spec),
     };
     let failed = run(&subject).into_iter().filter_map(|(check, outcome)| {
         let reason = outcome.err()?;
