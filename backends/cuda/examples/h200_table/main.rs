@@ -11,6 +11,7 @@
 //! - `--quick`: only `llama-1b`, 16 tokens, one round
 //! - `--steps N`: instead of the table, decodes N tokens with and without dependent launches, and
 //!   compares tokens, keys and values, and the last hidden state bit for bit
+//! - `--no-ceiling`: does not measure the read speed, so that there are no shares
 //! - `--interpreter`: runs on the interpreter, to try this program on a machine without a GPU
 //!
 //! A share is of the tokens per second at which the bytes that a step must read (all matrices but an
@@ -72,7 +73,7 @@ fn run() -> Result<(), Failure> {
         let info = gpu.context().device();
         let name = format!("{}, {} multiprocessors", info.name, info.sm_count);
         println!("{name}, driver for CUDA {}", info.driver_version);
-        if options.steps.is_none() {
+        if options.ceiling && options.steps.is_none() {
             let rate = ceiling::bytes_per_second(gpu.context())?;
             println!("read ceiling {:.3} TB/s", rate / 1e12);
             bench.bytes_per_second = Some(rate);

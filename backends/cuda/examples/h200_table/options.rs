@@ -16,6 +16,7 @@ pub struct Options {
     pub budget: Duration,
     pub steps: Option<usize>,
     pub interpreter: bool,
+    pub ceiling: bool,
 }
 
 /// The model whose larger batches are measured by default.
@@ -36,6 +37,7 @@ impl Options {
             budget: Duration::from_secs(270),
             steps: None,
             interpreter: false,
+            ceiling: true,
         };
         let mut default_models = vec![LARGE, SMALL];
         let mut args = args;
@@ -49,6 +51,7 @@ impl Options {
                 "--rounds" => options.rounds = number(&value()?)?,
                 "--budget" => options.budget = Duration::from_secs(number(&value()?)? as u64),
                 "--steps" => options.steps = Some(number(&value()?)?),
+                "--no-ceiling" => options.ceiling = false,
                 "--interpreter" => options.interpreter = true,
                 "--quick" => {
                     default_models = vec![SMALL];
