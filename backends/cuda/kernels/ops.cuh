@@ -433,6 +433,16 @@ struct Gather {
     uint32_t reserved;
 };
 
+struct SumRows {
+    MatrixRef matrix;
+    Address out;
+    Address terms;
+    Address rows;
+    Address weights;
+    uint32_t out_stride;
+    uint32_t adds;
+};
+
 struct CopyParts {
     Address input;
     Address out;
@@ -505,6 +515,7 @@ SIZE(Route, 80);
 SIZE(ExpertLinear, 80);
 SIZE(CombineExperts, 40);
 SIZE(Gather, 40);
+SIZE(SumRows, 64);
 SIZE(CopyParts, 40);
 SIZE(RoundVectors, 32);
 SIZE(FinishLogits, 24);

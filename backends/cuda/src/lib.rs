@@ -34,6 +34,7 @@ pub mod random_ops;
 mod session;
 mod storage;
 mod tables;
+mod tower;
 
 use loquat_session::{Backend, ModelSource, OpenError, Plan, Probe, Session, SessionOptions};
 
@@ -63,11 +64,14 @@ impl CudaBackend {
         ..Self::AUTO
     };
 
-    /// With kernels that start when the one before them has ended, to compare with.
-    pub const PLAIN_LAUNCHES: Self = Self {
-        dependent_launches: false,
-        ..Self::AUTO
-    };
+    /// Starts each kernel when the one before it has ended, to compare the results with those of
+    /// dependent launches.
+    pub const fn without_dependent_launches(self) -> Self {
+        Self {
+            dependent_launches: false,
+            ..self
+        }
+    }
 
     /// The GPU that sessions use.
     fn device(&self) -> Result<DeviceInfo, OpenError> {

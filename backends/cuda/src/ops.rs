@@ -693,6 +693,23 @@ pub struct Gather {
     pub reserved: u32,
 }
 
+/// `out[i] = sum over k of weights[k] * matrix[rows[k]]` for `k` from `terms[i]` to before
+/// `terms[i + 1]`, in order. If it adds, the sum is added to what `out` has.
+#[repr(C)]
+#[derive(NoUninit, Debug, Clone, Copy, PartialEq)]
+pub struct SumRows {
+    pub matrix: MatrixRef,
+    pub out: Address,
+    /// `u32[count + 1]`
+    pub terms: Address,
+    /// `u32[]`
+    pub rows: Address,
+    /// `f32[]`
+    pub weights: Address,
+    pub out_stride: u32,
+    pub adds: u32,
+}
+
 /// Copies `parts` vectors of `len` within each token, which lie `input_step` and `out_step` apart.
 #[repr(C)]
 #[derive(NoUninit, Debug, Clone, Copy, PartialEq)]
@@ -834,6 +851,7 @@ operations!(
     ExpertLinear,
     CombineExperts,
     Gather,
+    SumRows,
     CopyParts,
     RoundVectors,
     FinishLogits,

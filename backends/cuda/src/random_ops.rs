@@ -68,6 +68,7 @@ pub const GENERATORS: &[(&str, Generator)] = &[
     ("ExpertLinear", products::expert_linear),
     ("CombineExperts", products::combine_experts),
     ("Gather", positions::gather),
+    ("SumRows", positions::sum_rows),
     ("CopyParts", values::copy_parts),
     ("RoundVectors", values::round_vectors),
     ("FinishLogits", values::finish_logits),

@@ -22,9 +22,12 @@ use crate::lower::{HEAD_BLOCK, Program};
 use crate::ops::{Address, NOT_A_NUMBER, PAGE, PageRun, RowTable, StateCopy};
 use crate::storage::{DeviceStorage, MediaFeatures};
 use crate::tables::StepTables;
+use crate::tower::Tower;
 
 pub struct CudaSession {
     pub program: Program,
+    /// If it runs.
+    pub tower: Option<Tower>,
     pub sequences: Sequences<DeviceStorage>,
     pub capabilities: Capabilities,
     /// As planned, with nothing in use.
@@ -256,6 +259,44 @@ impl CudaSession {
         Ok(first)
     }
 
+    /// The features of media whose layout has been checked.
+    fn encode_features(
+        &mut self,
+        media: &Media,
+        handle: MediaHandle,
+    ) -> Result<MediaFeatures, SessionError> {
+        let mut device = self.sequences.storage().device();
+        let device = &mut **device;
+        let (picture, is_video) = match media {
+            Media::Embeddings(values) => {
+                let bytes: &[u8] = bytemuck::cast_slice(values);
+                let features = MediaFeatures {
+                    values: device.allocate(bytes.len())?,
+                    levels: 1,
+                    positions: handle.positions,
+                };
+                if let Err(error) = device.write(features.values, bytes) {
+                    device.free(features.values);
+                    return Err(error.into());
+                }
+                return Ok(features);
+            }
+            Media::Image(picture) => (picture, false),
+            Media::Video(picture) => (picture, true),
+        };
+        let tower = self.tower.as_mut();
+        let tower = tower.ok_or(SessionError::Unsupported("images and videos"))?;
+        let features = tower.encode(device, picture, is_video, handle.positions)?;
+        let values = features.read(device, self.spec.hidden_size);
+        let error = match values {
+            Ok(values) if values.iter().all(|value| value.is_finite()) => return Ok(features),
+            Ok(_) => SessionError::NotANumber,
+            Err(error) => error.into(),
+        };
+        device.free(features.values);
+        Err(error)
+    }
+
     /// Runs the step's tokens through the model and computes what its rows emit.
     fn run(&mut self, rows: &StepRows, output: &mut StepOutput) -> Result<(), DeviceError> {
         let storage = self.sequences.storage();
@@ -339,38 +380,20 @@ impl Session for CudaSession {
 
     fn encode(&mut self, media: &Media) -> Result<MediaHandle, SessionError> {
         let inputs = &self.capabilities.media;
-        let Media::Embeddings(values) = media else {
-            return Err(SessionError::Unsupported("images and videos"));
-        };
         if !inputs.embeddings {
             return Err(SessionError::Unsupported("media"));
         }
         let layout = MediaLayout::new(&self.spec, media, inputs.max_patches)?;
-        if !values.iter().all(|value| value.is_finite()) {
-            return Err(SessionError::NotANumber);
-        }
         let handle = self.sequences.add_media(layout)?;
-        let storage = self.sequences.storage_mut();
-        let bytes: &[u8] = bytemuck::cast_slice(values);
-        let mut device = storage.device();
-        let written = device.allocate(bytes.len()).and_then(|address| {
-            device.write(address, bytes)?;
-            Ok(address)
-        });
-        drop(device);
-        match written {
-            Ok(address) => {
-                let features = MediaFeatures {
-                    values: address,
-                    levels: 1,
-                    positions: handle.positions,
-                };
+        match self.encode_features(media, handle) {
+            Ok(features) => {
+                let storage = self.sequences.storage_mut();
                 storage.insert_media(handle.id, features);
                 Ok(handle)
             }
             Err(error) => {
                 self.sequences.release_media(handle.id)?;
-                Err(error.into())
+                Err(error)
             }
         }
     }
@@ -379,11 +402,8 @@ impl Session for CudaSession {
         let storage = self.sequences.storage();
         let features = storage.media(media);
         let features = features.ok_or(SessionError::UnknownMedia(media))?;
-        let vectors = features.levels * features.positions;
-        let mut values = vec![0.0_f32; vectors * self.spec.hidden_size];
-        let bytes = bytemuck::cast_slice_mut(&mut values);
-        storage.device().read(features.values, bytes)?;
-        Ok(values)
+        let mut device = storage.device();
+        Ok(features.read(&mut **device, self.spec.hidden_size)?)
     }
 
     fn step(&mut self, batch: &StepBatch, output: &mut StepOutput) -> Result<(), SessionError> {

@@ -241,6 +241,7 @@ impl Launch<'_> {
             Op::ExpertLinear(op) => self.expert_linear(op),
             Op::CombineExperts(op) => self.combine_experts(op),
             Op::Gather(op) => self.gather(op),
+            Op::SumRows(op) => self.sum_rows(op),
             Op::CopyParts(op) => self.copy_parts(op),
             Op::RoundVectors(op) => self.round_vectors(op),
             Op::FinishLogits(op) => self.finish_logits(op),

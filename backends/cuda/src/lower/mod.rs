@@ -27,6 +27,7 @@ use crate::ops::{
 
 pub use buffers::Buffers;
 pub use fast::{check as check_fast, lower_fast};
+pub use feed_forward::activation_function;
 pub use kv_layout::KvLayout;
 pub use program::{Domain, Instruction, Program};
 pub use weights::{WeightLoader, upload_rows};

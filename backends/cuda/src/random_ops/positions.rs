@@ -2,7 +2,9 @@
 
 use super::builder::Builder;
 use super::case::{Case, Matrix, Place};
-use crate::ops::{AddEmbedding, AddFeatures, Angles, Embed, Gather, MEDIA_ID, Rope, Temperature};
+use crate::ops::{
+    AddEmbedding, AddFeatures, Angles, Embed, Gather, MEDIA_ID, Rope, SumRows, Temperature,
+};
 
 /// Ids below `rows`, of which some are media; features of `levels` for those, but not at every
 /// level above the first.
@@ -118,6 +120,39 @@ pub fn gather(mut b: Builder) -> Case {
             out_stride: out.stride,
             len: len as u32,
             reserved: 0,
+        };
+        op.into()
+    })
+}
+
+pub fn sum_rows(mut b: Builder) -> Case {
+    let from = b.pick(&[1, 3, 40]);
+    let len = b.size(from.max(4 * b.tokens));
+    let matrix = b.matrix(from, len);
+    let mut terms = vec![0];
+    for _ in 0..b.tokens {
+        let count = b.pick(&[0, 1, 1, 4, 16]);
+        terms.push(terms[terms.len() - 1] + count);
+    }
+    let count = terms[b.tokens] as usize;
+    let rows: Vec<u32> = (0..count).map(|_| b.below(from) as u32).collect();
+    // Empty buffers have no address.
+    let (rows, weights) = (
+        b.words(&[&rows[..], &[0]].concat()),
+        b.inputs(count + 1, 1.0),
+    );
+    let terms = b.words(&terms);
+    let out = b.output_vectors(len, 1.0);
+    let adds = b.flag().into();
+    b.finish(move |placed| {
+        let op = SumRows {
+            matrix: matrix.place(placed),
+            out: placed.at(out.at),
+            terms: placed.at(terms),
+            rows: placed.at(rows),
+            weights: placed.at(weights),
+            out_stride: out.stride,
+            adds,
         };
         op.into()
     })

@@ -9,8 +9,8 @@ use std::sync::Mutex;
 
 use loquat_cuda::{CudaBackend, Gpu, InterpretedBackend};
 use loquat_session::conformance::{Golden, Subject, golden, run};
-use loquat_session::{Backend, ModelSource, Precision, Probe, SessionOptions};
-use loquat_testkit::{adapters, goldens};
+use loquat_session::{Backend, Media, ModelSource, Precision, Probe, SessionOptions};
+use loquat_testkit::{adapters, goldens, vision};
 
 /// The names in a variable; `None` if it is not set.
 fn limited_to(variable: &str) -> Option<Vec<String>> {
@@ -53,8 +53,7 @@ pub fn backends() -> Vec<&'static dyn Backend> {
 /// What a session over this model gets wrong.
 fn faults(
     backend: &dyn Backend,
-    what: &str,
-    source: &ModelSource,
+    (what, source, media): (&str, &ModelSource, &[Media]),
     precision: Precision,
 ) -> Vec<String> {
     let open = |options: &SessionOptions| {
@@ -67,7 +66,7 @@ fn faults(
     let subject = Subject {
         open: &open,
         tolerance: 0.0,
-        media: &[],
+        media,
         adapters: &adapters::pair(&source.spec),
     };
     let failed = run(&subject).into_iter().filter_map(|(check, outcome)| {
@@ -87,10 +86,26 @@ fn every_family_conforms() {
         for backend in backends() {
             for precision in [Precision::Fast, Precision::Reference] {
                 let start = std::time::Instant::now();
-                let faults = faults(backend, &what, &source, precision);
+                let faults = faults(backend, (&what, &source, &[]), precision);
                 let (name, seconds) = (backend.name(), start.elapsed().as_secs_f32());
                 eprintln!("{name}, {what} ({precision:?}): {seconds:.1} s, {faults:?}");
                 found.extend(faults);
+            }
+        }
+    }
+    assert!(found.is_empty(), "{found:#?}");
+}
+
+#[test]
+fn models_that_read_pictures_conform() {
+    let mut found = Vec::new();
+    for model in vision::models() {
+        for backend in backends() {
+            let plan = backend.plan(&model.source, &SessionOptions::default());
+            assert!(plan.unwrap().capabilities.media.images, "{}", model.name);
+            for precision in [Precision::Fast, Precision::Reference] {
+                let model = (model.name, &model.source, &model.media[..]);
+                found.extend(faults(backend, model, precision));
             }
         }
     }

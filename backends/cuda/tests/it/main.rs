@@ -4,3 +4,4 @@ mod adapters;
 mod conformance;
 mod fast_path;
 mod kernels;
+mod vision;
