@@ -28,7 +28,7 @@ pub fn compare(options: &Options, steps: usize) -> Result<(), Failure> {
     for name in &options.models {
         let model = Model::new(name)?;
         let dependent = CudaBackend::AUTO;
-        let plain = CudaBackend::PLAIN_LAUNCHES;
+        let plain = CudaBackend::AUTO.without_dependent_launches();
         let backends: [(&str, &dyn Backend); 2] = if options.interpreter {
             [
                 ("first", &InterpretedBackend::AUTO),
