@@ -32,6 +32,7 @@ mod probe;
 #[doc(hidden)]
 pub mod random_ops;
 mod session;
+pub mod step;
 mod storage;
 mod tables;
 mod tower;

@@ -24,6 +24,8 @@ use crate::ops::{
 
 /// Ropes whose angles are computed beside the embedding.
 const MAX_ROPES: usize = 2;
+/// Parts of a matrix whose product is not stored as it is.
+const MAX_PARTS: u32 = 8;
 /// Tokens of a launch of a fused linear operation.
 const MAX_TOKENS: usize = 8;
 /// Blocks that one launch may have: more than any GPU runs at a time.
@@ -61,6 +63,12 @@ pub fn check(spec: &ModelSpec) -> Result<(), &'static str> {
         let layer = layer.ok_or("other blocks than attention and a gated feed-forward")?;
         check_attention(spec, layer.attention)?;
         check_dense(layer.dense)?;
+        if parts(2 * layer.dense.size as u32, spec.hidden_size as u32) > MAX_PARTS {
+            return Err("a feed-forward of another size");
+        }
+    }
+    if parts(spec.vocab_size as u32, spec.hidden_size as u32) > MAX_PARTS {
+        return Err("a head of another size");
     }
     if ropes(spec).len() > MAX_ROPES {
         return Err("more than two ropes");

@@ -1,28 +1,28 @@
 //! What adapters add to products and embeddings.
 
 use super::builder::Builder;
-use super::case::{Case, Place};
+use super::case::{Case, Operand};
 use super::positions::set_ids;
 use crate::ops::{EmbedLowRank, LowRank, MAX_ADAPTERS, ScaleRows};
 
 /// The matrices of a token's parts.
-struct Parts {
+struct AdaptedParts {
     count: usize,
     matrices: usize,
-    experts: Place,
+    experts: Operand,
 }
 
-fn parts(b: &mut Builder) -> Parts {
+fn parts(b: &mut Builder) -> AdaptedParts {
     let count = b.pick(&[1, 1, 1, 2, 5]);
     if b.flag() {
-        return Parts {
+        return AdaptedParts {
             count,
             matrices: count,
-            experts: Place::NONE,
+            experts: Operand::NONE,
         };
     }
     let matrices = count + b.pick(&[0, 1, 7]);
-    Parts {
+    AdaptedParts {
         count,
         matrices,
         experts: b.routes(matrices, count),
@@ -30,7 +30,7 @@ fn parts(b: &mut Builder) -> Parts {
 }
 
 /// Lengths `[matrix][4][count]` whose squares are positive.
-fn lengths(b: &mut Builder, matrices: usize, count: usize) -> Place {
+fn lengths(b: &mut Builder, matrices: usize, count: usize) -> Operand {
     let mut values = Vec::new();
     for _ in 0..matrices {
         for (low, high) in [(0.5, 1.5), (1.0, 2.0), (-0.2, 0.2), (0.2, 0.8)] {
@@ -40,9 +40,9 @@ fn lengths(b: &mut Builder, matrices: usize, count: usize) -> Place {
     b.input(&values)
 }
 
-fn optional_lengths(b: &mut Builder, matrices: usize, count: usize) -> Place {
+fn optional_lengths(b: &mut Builder, matrices: usize, count: usize) -> Operand {
     if b.flag() {
-        return Place::NONE;
+        return Operand::NONE;
     }
     lengths(b, matrices, count)
 }
@@ -90,7 +90,7 @@ pub fn scale_rows(mut b: Builder) -> Case {
     let parts = parts(&mut b);
     let adapters = b.pick(&[1, 1, 2, MAX_ADAPTERS]);
     let rows = b.size(parts.matrices * b.tokens * adapters);
-    let mut all_lengths = [Place::NONE; MAX_ADAPTERS];
+    let mut all_lengths = [Operand::NONE; MAX_ADAPTERS];
     let mut scales = [0.0; MAX_ADAPTERS];
     for index in 0..adapters {
         all_lengths[index] = lengths(&mut b, parts.matrices, rows);

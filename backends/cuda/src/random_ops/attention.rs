@@ -1,13 +1,13 @@
 //! Attention, over pages and without.
 
 use super::builder::Builder;
-use super::case::{Case, Element, Place, Placed, encode};
+use super::case::{Case, Element, Operand, Placed, encode};
 use crate::ops::{Attend, AttendDense, Format, KvRef, PAGE, ReachKind, WriteKv};
 
 /// A layer's keys and values.
 #[derive(Clone, Copy)]
 pub(super) struct Layer {
-    pub pages: Place,
+    pub pages: Operand,
     pub page_bytes: usize,
     pub keys: usize,
     pub values: usize,
@@ -44,7 +44,7 @@ impl Layer {
         let keys = before;
         let values = keys + len(head_dim) + between;
         Self {
-            pages: Place::NONE,
+            pages: Operand::NONE,
             page_bytes: values + if is_latent { 0 } else { len(value_dim) } + after,
             keys,
             values,
@@ -186,7 +186,7 @@ pub fn write_kv(mut b: Builder) -> Case {
             kv: layer.place(placed),
             keys: placed.at(keys.at),
             values: placed.at(if layer.values_in_keys {
-                Place::NONE
+                Operand::NONE
             } else {
                 values.at
             }),

@@ -1,7 +1,7 @@
 //! Operations of the fast path but attention, within what its kernels can do.
 
 use super::builder::Builder;
-use super::case::{Case, Place, Placed};
+use super::case::{Case, Operand, Placed};
 use super::positions::set_ids;
 use crate::fused::{
     Advance, AngleSet, Epilogue, FusedEmbed, FusedLinear, FusedOp, GELU_TANH, PACKED,
@@ -38,10 +38,10 @@ impl XLayout {
 /// An [`AngleSet`] with places.
 #[derive(Clone, Copy, Default)]
 struct AnglePlaces {
-    cos: Place,
-    sin: Place,
-    frequencies: Place,
-    axes: Place,
+    cos: Operand,
+    sin: Operand,
+    frequencies: Operand,
+    axes: Operand,
     pairs: usize,
     factor: f32,
 }
@@ -57,7 +57,7 @@ impl AnglePlaces {
             axes: if b.flag() {
                 b.words(&axes)
             } else {
-                Place::NONE
+                Operand::NONE
             },
             pairs,
             factor: b.pick(&[1.0, 1.3]),
@@ -81,7 +81,7 @@ pub fn embed(mut b: Builder) -> Case {
     let hidden = b.pick(&[32, 64, 96, 160, 1024, 1056, 4096]);
     set_ids(&mut b, vocab, hidden, 1);
     if b.below(4) == 0 {
-        b.tables.features = Place::NONE;
+        b.tables.features = Operand::NONE;
     }
     let is_packed = b.flag();
     let rows = if is_packed {
@@ -166,7 +166,7 @@ fn linear(mut b: Builder, epilogue: Epilogue) -> Case {
             .collect();
         b.input(&sums)
     } else {
-        Place::NONE
+        Operand::NONE
     };
     let mut bias = b.random_values(distinct, 3.0);
     b.spoil(&mut bias);
@@ -174,13 +174,13 @@ fn linear(mut b: Builder, epilogue: Epilogue) -> Case {
     let bias = if epilogue != E::Gated && b.flag() {
         b.input(&bias)
     } else {
-        Place::NONE
+        Operand::NONE
     };
     let index: Vec<u32> = (0..count).map(|_| b.below(b.tokens) as u32).collect();
     let index = if b.flag() {
         b.words(&index)
     } else {
-        Place::NONE
+        Operand::NONE
     };
     let outputs = LinearOutputs::random(&mut b, epilogue, rows);
     let eps = b.pick(&[1e-6, 1e-5, 0.1]);
@@ -235,7 +235,7 @@ fn matrix_size(b: &mut Builder, epilogue: Epilogue) -> (usize, usize) {
 }
 
 /// A matrix in fragment order, of which only some rows are distinct.
-fn weights(b: &mut Builder, rows: usize, cols: usize, distinct: usize) -> Place {
+fn weights(b: &mut Builder, rows: usize, cols: usize, distinct: usize) -> Operand {
     let mut values = b.random_values(rows * cols, 1.0);
     for row in distinct..rows {
         for col in 0..cols {
@@ -248,13 +248,13 @@ fn weights(b: &mut Builder, rows: usize, cols: usize, distinct: usize) -> Place 
 
 #[derive(Clone, Copy, Default)]
 struct LinearOutputs {
-    out: Place,
-    next: Place,
-    gain: Place,
-    next_sums: Place,
-    candidates: Place,
-    arrivals: Place,
-    tokens: Place,
+    out: Operand,
+    next: Operand,
+    gain: Operand,
+    next_sums: Operand,
+    candidates: Operand,
+    arrivals: Operand,
+    tokens: Operand,
 }
 
 impl LinearOutputs {
@@ -309,7 +309,7 @@ pub fn pack(mut b: Builder) -> Case {
         let op = PackFragments {
             out: placed.at(out),
             matrix: placed.at(matrix),
-            up: placed.at(if has_up { up } else { Place::NONE }),
+            up: placed.at(if has_up { up } else { Operand::NONE }),
             rows: rows as u32,
             cols: cols as u32,
         };

@@ -2,7 +2,7 @@
 
 use super::attention::{Layer, Row, first_seen, place_pages, pool, set_page_runs};
 use super::builder::Builder;
-use super::case::{Case, Element, Place};
+use super::case::{Case, Element, Operand};
 use super::fused::XLayout;
 use crate::fused::{FusedAttention, FusedOp};
 use crate::fused_launch::has_attention;
@@ -28,7 +28,7 @@ fn layer(b: &mut Builder) -> (Layer, usize) {
     // Other layers' shares of a page are before, between and after.
     let [before, between, after] = [(); 3].map(|()| b.pick(&[0, 0, 16, 256]));
     let layer = Layer {
-        pages: Place::NONE,
+        pages: Operand::NONE,
         page_bytes: before + len + between + len + after,
         keys: before,
         values: before + len + between,
@@ -97,7 +97,7 @@ pub fn attention(mut b: Builder) -> Case {
     let [cos, sin] = [f32::cos, f32::sin].map(|function| {
         let values: Vec<f32> = angles.iter().map(|angle| function(*angle)).collect();
         match pairs {
-            0 => Place::NONE,
+            0 => Operand::NONE,
             _ => b.input(&values),
         }
     });

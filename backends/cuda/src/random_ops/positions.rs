@@ -1,7 +1,7 @@
 //! Operations that depend on ids and positions.
 
 use super::builder::Builder;
-use super::case::{Case, Matrix, Place};
+use super::case::{Case, Matrix, Operand};
 use crate::ops::{
     AddEmbedding, AddFeatures, Angles, Embed, Gather, MEDIA_ID, Rope, SumRows, Temperature,
 };
@@ -48,7 +48,7 @@ pub fn embed(mut b: Builder) -> Case {
     b.set_positions(most);
     let learned = b.matrix(most, width);
     let positions = Matrix {
-        at: if b.flag() { learned.at } else { Place::NONE },
+        at: if b.flag() { learned.at } else { Operand::NONE },
         ..learned
     };
     let out = b.outputs(b.tokens * width);
@@ -115,7 +115,7 @@ pub fn gather(mut b: Builder) -> Case {
         let op = Gather {
             input: placed.at(input.at),
             out: placed.at(out.at),
-            index: placed.at(if is_emitted { Place::NONE } else { index }),
+            index: placed.at(if is_emitted { Operand::NONE } else { index }),
             input_stride: input.stride,
             out_stride: out.stride,
             len: len as u32,
@@ -169,7 +169,7 @@ pub fn angles(mut b: Builder) -> Case {
     let axes = if b.flag() {
         b.words(&axes)
     } else {
-        Place::NONE
+        Operand::NONE
     };
     let most = b.pick(&[100, 5000, 1_000_000]);
     b.set_positions(most);

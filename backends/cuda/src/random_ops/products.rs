@@ -1,7 +1,7 @@
 //! Products with matrices.
 
 use super::builder::Builder;
-use super::case::{Case, Place};
+use super::case::{Case, Operand};
 use crate::ops::{CombineExperts, ExpertLinear, Linear};
 
 pub fn linear(mut b: Builder) -> Case {
@@ -16,7 +16,7 @@ pub fn linear(mut b: Builder) -> Case {
     let bias = if batch == 1 {
         b.optional(rows, 1.0)
     } else {
-        Place::NONE
+        Operand::NONE
     };
     b.finish(move |placed| {
         let op = Linear {
