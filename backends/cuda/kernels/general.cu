@@ -10,6 +10,7 @@
 #include "general/attention.cuh"
 #include "general/experts.cuh"
 #include "general/linear.cuh"
+#include "general/low_rank.cuh"
 #include "general/norm.cuh"
 #include "general/readout.cuh"
 #include "general/recurrent.cuh"

@@ -149,15 +149,46 @@ struct LowRank {
     Address a;
     Address b;
     Address lengths;
-    Address bias;
     Address input;
     Address out;
+    Address experts;
+    Address weights;
     uint32_t rows;
     uint32_t cols;
     uint32_t rank;
+    uint32_t parts;
     uint32_t input_stride;
+    uint32_t input_step;
     uint32_t out_stride;
+    uint32_t out_step;
     float scale;
+    uint32_t reserved;
+};
+
+constexpr uint32_t MAX_ADAPTERS = 8;
+
+struct ScaleRows {
+    Address out;
+    Address bias;
+    Address experts;
+    Address lengths[MAX_ADAPTERS];
+    float scales[MAX_ADAPTERS];
+    uint32_t rows;
+    uint32_t parts;
+    uint32_t out_stride;
+    uint32_t out_step;
+};
+
+struct EmbedLowRank {
+    Address out;
+    MatrixRef table;
+    Address a;
+    Address b;
+    Address lengths;
+    uint32_t rank;
+    float scale;
+    float factor;
+    uint32_t reserved;
 };
 
 struct Angles {
@@ -402,6 +433,16 @@ struct Gather {
     uint32_t reserved;
 };
 
+struct SumRows {
+    MatrixRef matrix;
+    Address out;
+    Address terms;
+    Address rows;
+    Address weights;
+    uint32_t out_stride;
+    uint32_t adds;
+};
+
 struct CopyParts {
     Address input;
     Address out;
@@ -452,7 +493,9 @@ SIZE(AddEmbedding, 48);
 SIZE(AddFeatures, 16);
 SIZE(Norm, 72);
 SIZE(Linear, 72);
-SIZE(LowRank, 72);
+SIZE(LowRank, 96);
+SIZE(ScaleRows, 136);
+SIZE(EmbedLowRank, 72);
 SIZE(Angles, 40);
 SIZE(Rope, 48);
 SIZE(Temperature, 32);
@@ -472,6 +515,7 @@ SIZE(Route, 80);
 SIZE(ExpertLinear, 80);
 SIZE(CombineExperts, 40);
 SIZE(Gather, 40);
+SIZE(SumRows, 64);
 SIZE(CopyParts, 40);
 SIZE(RoundVectors, 32);
 SIZE(FinishLogits, 24);
@@ -483,6 +527,9 @@ OFFSET(RowTable, before, 16);
 OFFSET(KvRef, format, 48);
 OFFSET(Norm, function, 52);
 OFFSET(Linear, batch, 56);
+OFFSET(LowRank, rows, 56);
+OFFSET(ScaleRows, scales, 88);
+OFFSET(EmbedLowRank, rank, 56);
 OFFSET(Attend, sinks, 104);
 OFFSET(Activate, function, 40);
 OFFSET(DeltaUpdate, per_head, 64);

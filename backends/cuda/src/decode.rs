@@ -269,6 +269,9 @@ fn launches(program: &Program, step: &Step) -> Result<Vec<(Op, Step)>, DeviceErr
     let execution = Execution {
         step: *step,
         single_rows: step.count,
+        adapters: None,
+        runs: &[],
+        emitted: &[],
     };
     let mut launches = Vec::new();
     let mut push = |op: &Op, step: &Step| {

@@ -1,5 +1,6 @@
 //! Runs a program's instructions over the tokens of a step.
 
+use crate::adapted::{AdapterRun, StepAdapters};
 use crate::device::{Device, DeviceError};
 use crate::fused::{Epilogue, FusedOp};
 use crate::fused_launch::MAX_TOKENS;
@@ -8,14 +9,20 @@ use crate::ops::{Op, Step};
 
 /// A step that is being computed.
 #[derive(Clone, Copy)]
-pub struct Execution {
+pub struct Execution<'a> {
     /// Covers all tokens.
     pub step: Step,
     /// Rows of one token, which come first.
     pub single_rows: u32,
+    /// None: no token has adapters.
+    pub adapters: Option<&'a StepAdapters>,
+    /// The tokens of the step with adapters.
+    pub runs: &'a [AdapterRun],
+    /// The step's tokens after which something is emitted.
+    pub emitted: &'a [u32],
 }
 
-impl Execution {
+impl Execution<'_> {
     /// Calls `launch` for each launch of the instructions, in order.
     pub fn for_each(
         &self,
@@ -25,6 +32,14 @@ impl Execution {
         let step = &self.step;
         for instruction in instructions {
             if instruction.only_with_media && step.tables.features.is_none() {
+                continue;
+            }
+            let is_of_tokens = matches!(instruction.domain, Domain::Tokens | Domain::Emitted);
+            if let Some(adapters) = self.adapters
+                && is_of_tokens
+                && !self.runs.is_empty()
+            {
+                adapters.for_each(instruction, (step, self.runs), launch)?;
                 continue;
             }
             let (first, count) = match instruction.domain {
@@ -71,7 +86,14 @@ impl Execution {
         let mut step = self.step;
         step.count = count as u32;
         step.tables.emitted = step.tables.emitted.values(first);
-        let emitted = Self { step, ..*self };
+        let runs = self.adapters.map_or_else(Vec::new, |adapters| {
+            adapters.runs_of(&self.emitted[first..first + count])
+        });
+        let emitted = Execution {
+            step,
+            runs: &runs,
+            ..*self
+        };
         emitted.for_each(instructions, &mut |op, step| {
             let Op::Fused(FusedOp::Linear(epilogue, linear)) = op else {
                 return device.launch(op, step);

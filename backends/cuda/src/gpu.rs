@@ -24,6 +24,8 @@ pub struct Gpu {
     /// Where fetched bytes arrive, in turn.
     transfers: Vec<Transfer>,
     next_transfer: usize,
+    /// Whether a launch may be dependent.
+    dependent_launches: bool,
 }
 
 /// A place for fetched bytes.
@@ -35,7 +37,7 @@ struct Transfer {
 /// Fetches that may be under way at once.
 const TRANSFERS: usize = 4;
 
-/// Dynamic shared memory that a kernel need not ask for.
+/// Shared memory that a kernel need not ask for.
 const DEFAULT_SHARED: u32 = 48 << 10;
 
 /// Bytes of a place for fetched bytes at first.
@@ -53,7 +55,13 @@ impl Gpu {
             graphs: Vec::new(),
             transfers: Vec::new(),
             next_transfer: 0,
+            dependent_launches: true,
         })
+    }
+
+    /// Makes every launch start when the one before it has ended.
+    pub fn disable_dependent_launches(&mut self) {
+        self.dependent_launches = false;
     }
 
     /// The driver's context, for timing.
@@ -227,10 +235,11 @@ impl Gpu {
     /// Asks the driver what launching an operation needs.
     fn prepare(&mut self, op: &Op, step: &Step) -> Result<LaunchShape, DeviceError> {
         let shape = launch::shape(op, step, self);
-        if shape.shared_bytes > DEFAULT_SHARED {
+        if shape.shared_bytes > 0 {
+            let function = self.kernels.get(shape.kernel)?;
+            let fixed = function.attributes().static_shared_bytes;
             let limit = self.shared_limits.entry(shape.kernel).or_default();
-            if *limit < shape.shared_bytes {
-                let function = self.kernels.get(shape.kernel)?;
+            if shape.shared_bytes + fixed > DEFAULT_SHARED && *limit < shape.shared_bytes {
                 function.set_max_dynamic_shared(shape.shared_bytes)?;
                 *limit = shape.shared_bytes;
             }
@@ -246,7 +255,7 @@ impl Gpu {
             grid: shape.grid,
             block: shape.block,
             shared_bytes: shape.shared_bytes,
-            dependent,
+            dependent: dependent && self.dependent_launches,
             cluster: shape.cluster,
         };
         let step = bytemuck::bytes_of(step);

@@ -39,6 +39,7 @@ pub const KERNELS: &[&str] = &[
     "delta_update",
     "delta_update_long",
     "embed",
+    "embed_low_rank",
     "expert_linear_bf16",
     "expert_linear_f32",
     "finish_logits",
@@ -58,6 +59,8 @@ pub const KERNELS: &[&str] = &[
     "rope",
     "round_vectors",
     "route",
+    "scale_rows",
+    "sum_rows",
     "temperature",
     "write_kv_bf16",
     "write_kv_f32",
@@ -68,6 +71,8 @@ pub const KERNELS: &[&str] = &[
 pub const LONG_LEN: u32 = 512;
 /// The largest batch of a linear operation.
 pub const MAX_BATCH: u32 = 65_535;
+/// The largest rank of an adapter: a block keeps a number for each in 48 KiB of shared memory.
+pub const MAX_RANK: usize = 12_288;
 
 // As in the kernels; a test compares them.
 const WARP: u32 = 32;
@@ -112,6 +117,8 @@ pub fn shape(op: &Op, step: &Step, occupancy: &dyn Occupancy) -> LaunchShape {
         }
         Op::Linear(p) => linear(p.matrix.format, p.matrix.rows, count).batched(p.batch),
         Op::LowRank(p) => low_rank(p, count),
+        Op::ScaleRows(p) => spans("scale_rows", p.parts * p.rows),
+        Op::EmbedLowRank(p) => spans("embed_low_rank", p.table.cols),
         Op::Angles(p) => spans("angles", p.pairs),
         Op::Rope(p) => spans("rope", p.heads * p.pairs),
         Op::Temperature(p) => spans("temperature", p.len),
@@ -172,6 +179,7 @@ pub fn shape(op: &Op, step: &Step, occupancy: &dyn Occupancy) -> LaunchShape {
         Op::CombineExperts(p) => spans("combine_experts", p.len),
         Op::Gather(p) => spans("gather", p.len),
         Op::RoundVectors(p) => spans("round_vectors", p.len),
+        Op::SumRows(p) => spans("sum_rows", p.matrix.cols),
         Op::CopyParts(p) => spans("copy_parts", p.parts * p.len),
         Op::FinishLogits(p) => spans("finish_logits", p.vocab),
         Op::Largest(_) => LaunchShape::new("largest", count, LARGEST_THREADS),
@@ -238,7 +246,8 @@ fn linear(format: Format, rows: u32, tokens: u32) -> LaunchShape {
 }
 
 fn low_rank(op: &LowRank, tokens: u32) -> LaunchShape {
-    let blocks = tokens.saturating_mul(op.rows.div_ceil(LOW_RANK_ROWS));
+    let parts = tokens.saturating_mul(op.parts);
+    let blocks = parts.saturating_mul(op.rows.div_ceil(LOW_RANK_ROWS));
     LaunchShape {
         shared_bytes: 4 * op.rank,
         ..LaunchShape::new("low_rank", blocks, LOW_RANK_THREADS)
@@ -280,6 +289,7 @@ mod tests {
         include_str!("../kernels/general/elementwise.cuh"),
         include_str!("../kernels/general/experts.cuh"),
         include_str!("../kernels/general/linear.cuh"),
+        include_str!("../kernels/general/low_rank.cuh"),
         include_str!("../kernels/general/norm.cuh"),
         include_str!("../kernels/general/readout.cuh"),
         include_str!("../kernels/general/recurrent.cuh"),
@@ -479,6 +489,7 @@ mod tests {
         for (name, value) in [
             ("WARP", WARP),
             ("PAGE", PAGE as u32),
+            ("MAX_ADAPTERS", MAX_ADAPTERS as u32),
             ("SPAN_THREADS", SPAN_THREADS),
             ("SPAN", SPAN),
             ("NORM_MAX_THREADS", NORM_MAX_THREADS),
@@ -534,6 +545,9 @@ mod tests {
             ("KvRef", "format", offset_of!(KvRef, format)),
             ("Norm", "function", offset_of!(Norm, function)),
             ("Linear", "batch", offset_of!(Linear, batch)),
+            ("LowRank", "rows", offset_of!(LowRank, rows)),
+            ("ScaleRows", "scales", offset_of!(ScaleRows, scales)),
+            ("EmbedLowRank", "rank", offset_of!(EmbedLowRank, rank)),
             ("Attend", "sinks", offset_of!(Attend, sinks)),
             ("Activate", "function", offset_of!(Activate, function)),
             ("DeltaUpdate", "per_head", offset_of!(DeltaUpdate, per_head)),

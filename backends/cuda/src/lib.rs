@@ -4,6 +4,8 @@
 //! and [`Backend::probe`] says what is missing. Scheduling, sampling and text belong to the engine,
 //! files to `weights`.
 
+mod adapted;
+mod adapter;
 // The build script uses all of it.
 #[allow(dead_code)]
 mod architectures;
@@ -30,8 +32,10 @@ mod probe;
 #[doc(hidden)]
 pub mod random_ops;
 mod session;
+pub mod step;
 mod storage;
 mod tables;
+mod tower;
 
 use loquat_session::{Backend, ModelSource, OpenError, Plan, Probe, Session, SessionOptions};
 
@@ -45,18 +49,30 @@ use open::{DeviceTraits, Draft};
 /// The backend on the first GPU that the kernels run on.
 pub struct CudaBackend {
     uses_fast_path: bool,
+    dependent_launches: bool,
 }
 
 impl CudaBackend {
     /// With the fastest kernels that the model and the GPU allow.
     pub const AUTO: Self = Self {
         uses_fast_path: true,
+        dependent_launches: true,
     };
 
     /// With the general kernels only, to compare with.
     pub const GENERAL: Self = Self {
         uses_fast_path: false,
+        ..Self::AUTO
     };
+
+    /// Starts each kernel when the one before it has ended, to compare the results with those of
+    /// dependent launches.
+    pub const fn without_dependent_launches(self) -> Self {
+        Self {
+            dependent_launches: false,
+            ..self
+        }
+    }
 
     /// The GPU that sessions use.
     fn device(&self) -> Result<DeviceInfo, OpenError> {
@@ -113,8 +129,11 @@ impl Backend for CudaBackend {
         let device = self.device()?;
         let draft = self.draft(&device, &source, options)?;
         draft.check_memory()?;
-        let gpu = Box::new(Gpu::open(device.ordinal)?);
-        let session = draft.open(gpu, &source, options, progress)?;
+        let mut gpu = Gpu::open(device.ordinal)?;
+        if !self.dependent_launches {
+            gpu.disable_dependent_launches();
+        }
+        let session = draft.open(Box::new(gpu), &source, options, progress)?;
         Ok(Box::new(session))
     }
 }

@@ -1,16 +1,18 @@
 //! Plans and opens sessions on any [`Device`].
 
+use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use loquat_session::limits::{Limits, MediaSizes, Sizes as LimitSizes};
 use loquat_session::sequences::{SequenceLimits, Sequences};
 use loquat_session::{
-    AdapterLimits, BackendTraits, KvElementFormat, KvFormat, MediaInputs, ModelSource, OpenError,
-    Plan, Precision, SessionError, SessionOptions, transfer,
+    BackendTraits, KvElementFormat, KvFormat, MediaInputs, ModelSource, OpenError, Plan, Precision,
+    SessionError, SessionOptions, transfer,
 };
 use loquat_spec::{ModelSpec, Role, RopeScaling};
 use loquat_weights::Weights;
 
+use crate::adapter::AdapterTargets;
 use crate::decode::can_record;
 use crate::device::{Device, DeviceError};
 use crate::lower::{
@@ -20,6 +22,7 @@ use crate::ops::{Format, PAGE};
 use crate::session::CudaSession;
 use crate::storage::DeviceStorage;
 use crate::tables::{StepSizes, StepTables};
+use crate::tower::Tower;
 
 /// A device to plan for.
 pub struct DeviceTraits {
@@ -74,32 +77,27 @@ impl Draft {
             _ => Format::Bf16,
         };
         let kv = KvLayout::new(spec, kv_element);
-        // The tower does not run here: only raw embeddings are taken.
-        let media = MediaSizes {
-            positions: options.media_positions.unwrap_or(0),
-            ..MediaSizes::new(spec, options, size_of::<f32>())
-        };
+        let media = media_sizes(spec, options);
         let context = options.context.unwrap_or(spec.max_context);
         let step_tokens = media.step_tokens(options.max_step_tokens, context);
         let sizes = Sizes {
             tokens: step_tokens,
             context,
         };
+        // Its matrices are packed together, where adapters cannot change them by role.
         let is_fast = traits.has_fast_path
+            && !options.adapters.any()
             && format == Format::Bf16
             && kv_element == Format::Bf16
             && check_fast(spec).is_ok();
         let lower: Lower = if is_fast { lower_fast } else { lower };
-        let bytes = measure(lower, (spec, &source.weights), format, &kv, sizes)?;
+        let bytes = measure(lower, (spec, &source.weights), format, &kv, (sizes, &media))?;
         let (weight_bytes, buffer_bytes) = bytes;
         let table_bytes = StepTables::max_bytes(&StepSizes {
             tokens: step_tokens,
             rows: options.max_sequences.min(step_tokens),
             groups: kv.groups(),
-            levels: 1 + spec
-                .vision
-                .as_ref()
-                .map_or(0, |vision| vision.deepstack.len()),
+            levels: levels(spec),
             row_pages: context / PAGE + 2,
         });
         let limit_sizes = LimitSizes {
@@ -111,7 +109,7 @@ impl Draft {
             mapped_bytes: 0,
             buffer_bytes: buffer_bytes.saturating_add(table_bytes),
             media,
-            adapters: AdapterLimits::NONE,
+            adapters: options.adapters,
         };
         let limits = Limits::new(spec.max_context, options, &limit_sizes)?;
         Ok(Self {
@@ -133,12 +131,15 @@ impl Draft {
             batch_invariant: true,
         };
         let mut plan = Plan::new(&source.spec, &self.limits, traits);
-        plan.capabilities.media = MediaInputs {
-            images: false,
-            videos: false,
-            ..plan.capabilities.media
-        };
-        plan.notes = notes(&source.weights, self.format);
+        let runs_tower = runs_tower(&source.spec, &self.limits.sizes.media);
+        if !runs_tower {
+            plan.capabilities.media = MediaInputs {
+                images: false,
+                videos: false,
+                ..plan.capabilities.media
+            };
+        }
+        plan.notes = notes(&source.weights, self.format, runs_tower);
         plan
     }
 
@@ -162,29 +163,68 @@ impl Draft {
         buffers.allocate(&mut *device, self.sizes.tokens)?;
         let kv_tokens = self.limits.kv_tokens;
         let storage = DeviceStorage::new(device, &mut self.kv, kv_tokens)?;
-        let program = {
+        let (tower, program) = {
             let mut device = storage.device();
             let device: &mut dyn Device = &mut **device;
             let weights = &source.weights;
             let mut loader = WeightLoader::new(weights, Some(device), self.format, progress);
-            (self.lower)(spec, &mut loader, &mut buffers, &self.kv, self.sizes)?
+            let tower = load_tower(spec, &self.limits.sizes.media, &mut loader)?;
+            let program = (self.lower)(spec, &mut loader, &mut buffers, &self.kv, self.sizes)?;
+            (tower, program)
         };
         let fingerprint = transfer::fingerprint(source, &self.kv_format.to_string());
         let records = can_record(&program);
         Ok(CudaSession {
+            adapter_targets: AdapterTargets::new(spec, &program, self.format),
+            adapters: BTreeMap::new(),
+            step_adapters: Default::default(),
             program,
+            tower,
             sequences: Sequences::new(storage, SequenceLimits::from(&self.limits)),
             range_fingerprint: range_fingerprint(spec, fingerprint, options, &self.limits),
             fingerprint,
             capabilities: plan.capabilities,
             memory: plan.memory,
             spec: Arc::clone(spec),
-            tables: StepTables::default(),
+            tables: StepTables::new(levels(spec)),
             records,
             decoding: Default::default(),
             rows: Default::default(),
         })
     }
+}
+
+/// Levels of media features.
+fn levels(spec: &ModelSpec) -> usize {
+    1 + spec
+        .vision
+        .as_ref()
+        .map_or(0, |vision| vision.deepstack.len())
+}
+
+/// Without a tower that runs, only raw embeddings are taken, and only if they are asked for.
+fn media_sizes(spec: &ModelSpec, options: &SessionOptions) -> MediaSizes {
+    let mut options = options.clone();
+    if !spec.vision.as_ref().is_some_and(Tower::supports) {
+        options.media_positions.get_or_insert(0);
+    }
+    MediaSizes::new(spec, &options, size_of::<f32>())
+}
+
+fn runs_tower(spec: &ModelSpec, media: &MediaSizes) -> bool {
+    media.positions > 0 && spec.vision.as_ref().is_some_and(Tower::supports)
+}
+
+/// The tower, if it runs.
+fn load_tower(
+    spec: &ModelSpec,
+    media: &MediaSizes,
+    loader: &mut WeightLoader<'_>,
+) -> Result<Option<Tower>, OpenError> {
+    if !runs_tower(spec, media) {
+        return Ok(None);
+    }
+    Tower::load(spec, media.max_patches, loader)
 }
 
 /// Bytes of weights and of buffers.
@@ -193,13 +233,17 @@ fn measure(
     (spec, weights): (&ModelSpec, &Weights),
     format: Format,
     kv: &KvLayout,
-    sizes: Sizes,
+    (sizes, media): (Sizes, &MediaSizes),
 ) -> Result<(u64, u64), OpenError> {
     let mut ignored = |_: f32| {};
     let mut loader = WeightLoader::new(weights, None, format, &mut ignored);
     let mut buffers = Buffers::default();
     lower(spec, &mut loader, &mut buffers, kv, sizes)?;
-    Ok((loader.bytes().0, buffers.bytes(sizes.tokens).0))
+    load_tower(spec, media, &mut loader)?;
+    let vision = spec.vision.as_ref().filter(|_| runs_tower(spec, media));
+    let of_tower = vision.map_or(0, |vision| Tower::buffer_bytes(vision, media.max_patches));
+    let of_steps = buffers.bytes(sizes.tokens).0;
+    Ok((loader.bytes().0, of_steps.saturating_add(of_tower)))
 }
 
 /// The requested format, or the default of the precision.
@@ -219,14 +263,14 @@ fn kv_format(options: &SessionOptions) -> Result<KvFormat, OpenError> {
 }
 
 /// What matrices are stored as, by their format in the file.
-fn notes(weights: &Weights, format: Format) -> Vec<String> {
+fn notes(weights: &Weights, format: Format, runs_tower: bool) -> Vec<String> {
     let stored = match format {
         Format::F32 => "f32",
         Format::Bf16 => "bf16",
     };
     let mut formats: Vec<String> = weights
         .matrices()
-        .filter(|(role, _)| !matches!(role, Role::Vision(_)))
+        .filter(|(role, _)| runs_tower || !matches!(role, Role::Vision(_)))
         .map(|(_, matrix)| matrix.format())
         .collect();
     formats.sort();

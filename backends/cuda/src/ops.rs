@@ -7,6 +7,7 @@
 use bytemuck::{NoUninit, Pod, Zeroable};
 
 use crate::fused::{FusedOp, PackFragments};
+pub use crate::step::{MEDIA_ID, PageRun, RowTable, StateCopy, Step, Tables};
 
 /// A place in the device's memory.
 #[repr(transparent)]
@@ -33,89 +34,6 @@ impl Address {
 
 /// Tokens of a page of keys and values.
 pub const PAGE: usize = 64;
-
-/// What a launch covers, passed by value beside the operation.
-#[repr(C)]
-#[derive(NoUninit, Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Step {
-    /// The launch covers tokens from here on.
-    pub first: u32,
-    /// How many it covers: tokens of the step, emitted positions or rows, as the operation says.
-    pub count: u32,
-    /// Rows of the step.
-    pub rows: u32,
-    pub reserved: u32,
-    pub tables: Tables,
-}
-
-/// Where the step's own data are. Written before each step; the addresses never change.
-#[repr(C)]
-#[derive(NoUninit, Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Tables {
-    /// `u32[token]`. Positions of media have [`MEDIA_ID`].
-    pub ids: Address,
-    /// `u32[token]`: the position in its sequence.
-    pub positions: Address,
-    /// `u32[token][3]`: rotary position by frame, row and column.
-    pub rope: Address,
-    /// `u32[token]`: the first position that it does not attend to, in layers that look ahead.
-    pub seen_end: Address,
-    /// `u32[token]`: its row.
-    pub token_row: Address,
-    /// `u64[level][token]`: the address of a position's `f32` features; 0 for text.
-    pub features: Address,
-    /// Tokens between two levels of `features`.
-    pub feature_stride: u64,
-    /// [`RowTable`] of each row.
-    pub rows: Address,
-    /// [`StateCopy`], those of a row adjacent.
-    pub snapshots: Address,
-    /// [`PageRun`] of `[group][row]`; rows are `run_stride` apart.
-    pub page_runs: Address,
-    pub run_stride: u64,
-    /// `u32[]`: pages, those of a run adjacent.
-    pub pages: Address,
-    /// `u32[emitted]`: the tokens after which something is emitted.
-    pub emitted: Address,
-}
-
-/// The id of positions that have features instead.
-pub const MEDIA_ID: u32 = u32::MAX;
-
-#[repr(C)]
-#[derive(NoUninit, Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct RowTable {
-    /// Its first token.
-    pub first: u32,
-    pub tokens: u32,
-    /// In [`Tables::snapshots`].
-    pub first_snapshot: u32,
-    pub snapshots: u32,
-    /// The recurrent state before the row; none: zeros.
-    pub before: Address,
-    /// Receives the state after the row.
-    pub after: Address,
-}
-
-/// A copy of a row's state to save.
-#[repr(C)]
-#[derive(NoUninit, Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct StateCopy {
-    /// After so many of the row's tokens.
-    pub tokens: u32,
-    pub reserved: u32,
-    pub to: Address,
-}
-
-/// A row's pages in a group of layers.
-#[repr(C)]
-#[derive(NoUninit, Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct PageRun {
-    /// In [`Tables::pages`].
-    pub start: u32,
-    /// The position of the first page's first token, a multiple of [`PAGE`].
-    pub first: u32,
-}
 
 /// How matrices and caches store a value.
 #[repr(u32)]
@@ -251,25 +169,78 @@ pub struct Linear {
     pub reserved: u32,
 }
 
-/// `out = (out - bias + scale * b * (a * input)) * lengths + bias`, a LoRA or DoRA of a matrix;
-/// `a` is `f32[rank][cols]`, `b` `f32[rows][rank]`. Batched like [`Linear`], with factors of their
-/// own for each.
+/// `out += scale * length * b * (a * input)`: LoRA or DoRA of matrices of one shape. A token has
+/// `parts` inputs and outputs, `input_step` and `out_step` values apart; a part has the matrix of its
+/// index, or of its expert.
+///
+/// `lengths` is `f32[matrix][4][rows]`: a row's magnitude, its squared length, its product with the
+/// row of `b * a`, and the squared length of that. They give the length for any scale:
+/// `magnitude / sqrt(square + scale * (2 * product + scale * change))`.
 #[repr(C)]
 #[derive(NoUninit, Debug, Clone, Copy, PartialEq)]
 pub struct LowRank {
+    /// `f32[matrix][rank][cols]`
     pub a: Address,
+    /// `f32[matrix][rows][rank]`
     pub b: Address,
-    /// `f32[rows]`; none: ones.
+    /// None: ones.
     pub lengths: Address,
-    pub bias: Address,
     pub input: Address,
     pub out: Address,
+    /// `u32[token][part]`; none: parts have the matrix of their index.
+    pub experts: Address,
+    /// `f32[token][part]`, multiplies the input; may be none.
+    pub weights: Address,
     pub rows: u32,
     pub cols: u32,
     pub rank: u32,
+    pub parts: u32,
     pub input_stride: u32,
+    pub input_step: u32,
     pub out_stride: u32,
+    pub out_step: u32,
     pub scale: f32,
+    pub reserved: u32,
+}
+
+/// Adapters of one token at most.
+pub const MAX_ADAPTERS: usize = 8;
+
+/// `out = (out - bias) * (1 + sum of (length - 1)) + bias`: what DoRAs change of a matrix's own
+/// product. Parts and lengths are as in [`LowRank`].
+#[repr(C)]
+#[derive(NoUninit, Debug, Clone, Copy, PartialEq)]
+pub struct ScaleRows {
+    pub out: Address,
+    /// `f32[matrix][rows]`
+    pub bias: Address,
+    pub experts: Address,
+    /// Those after the last one are none.
+    pub lengths: [Address; MAX_ADAPTERS],
+    /// Of each one's change.
+    pub scales: [f32; MAX_ADAPTERS],
+    pub rows: u32,
+    pub parts: u32,
+    pub out_stride: u32,
+    pub out_step: u32,
+}
+
+/// `out += factor * ((length - 1) * table[id] + length * scale * b[id] * a)`: LoRA or DoRA of an
+/// embedding, whose lengths are of columns: `f32[4][cols]`, as in [`LowRank`]. Media stay.
+#[repr(C)]
+#[derive(NoUninit, Debug, Clone, Copy, PartialEq)]
+pub struct EmbedLowRank {
+    pub out: Address,
+    pub table: MatrixRef,
+    /// `f32[rank][cols]`
+    pub a: Address,
+    /// `f32[id][rank]`
+    pub b: Address,
+    pub lengths: Address,
+    pub rank: u32,
+    pub scale: f32,
+    pub factor: f32,
+    pub reserved: u32,
 }
 
 /// The angles of a rope: `cos` and `sin` are `f32[token][pairs]`.
@@ -640,6 +611,23 @@ pub struct Gather {
     pub reserved: u32,
 }
 
+/// `out[i] = sum over k of weights[k] * matrix[rows[k]]` for `k` from `terms[i]` to before
+/// `terms[i + 1]`, in order. If it adds, the sum is added to what `out` has.
+#[repr(C)]
+#[derive(NoUninit, Debug, Clone, Copy, PartialEq)]
+pub struct SumRows {
+    pub matrix: MatrixRef,
+    pub out: Address,
+    /// `u32[count + 1]`
+    pub terms: Address,
+    /// `u32[]`
+    pub rows: Address,
+    /// `f32[]`
+    pub weights: Address,
+    pub out_stride: u32,
+    pub adds: u32,
+}
+
 /// Copies `parts` vectors of `len` within each token, which lie `input_step` and `out_step` apart.
 #[repr(C)]
 #[derive(NoUninit, Debug, Clone, Copy, PartialEq)]
@@ -760,6 +748,8 @@ operations!(
     Norm,
     Linear,
     LowRank,
+    ScaleRows,
+    EmbedLowRank,
     Angles,
     Rope,
     Temperature,
@@ -779,6 +769,7 @@ operations!(
     ExpertLinear,
     CombineExperts,
     Gather,
+    SumRows,
     CopyParts,
     RoundVectors,
     FinishLogits,

@@ -4,9 +4,12 @@
 //! A case describes its buffers and tables without addresses. Both devices get the same bytes, and
 //! whole buffers are compared afterwards, so that a stray write is found too.
 
+mod adapters;
 mod attention;
 mod builder;
 mod case;
+mod fused;
+mod fused_attention;
 mod positions;
 mod products;
 mod recurrent;
@@ -43,7 +46,9 @@ pub const GENERATORS: &[(&str, Generator)] = &[
     ("AddFeatures", positions::add_features),
     ("Norm", values::norm),
     ("Linear", products::linear),
-    ("LowRank", products::low_rank),
+    ("LowRank", adapters::low_rank),
+    ("ScaleRows", adapters::scale_rows),
+    ("EmbedLowRank", adapters::embed_low_rank),
     ("Angles", positions::angles),
     ("Rope", positions::rope),
     ("Temperature", positions::temperature),
@@ -63,10 +68,38 @@ pub const GENERATORS: &[(&str, Generator)] = &[
     ("ExpertLinear", products::expert_linear),
     ("CombineExperts", products::combine_experts),
     ("Gather", positions::gather),
+    ("SumRows", positions::sum_rows),
     ("CopyParts", values::copy_parts),
+    ("RoundVectors", values::round_vectors),
     ("FinishLogits", values::finish_logits),
     ("Largest", values::largest),
+    ("FusedEmbed", fused::embed),
+    ("FusedStore", fused::store),
+    ("FusedResidual", fused::residual),
+    ("FusedGated", fused::gated),
+    ("FusedLargest", fused::largest),
+    ("FusedAttention", fused_attention::attention),
+    ("PackFragments", fused::pack),
+    ("Advance", fused::advance),
 ];
+
+/// The largest [`max_rel`](Comparison::max_rel) that is not an error of an operation.
+pub fn tolerance(op: &str) -> f64 {
+    /// Long sums of f32 in another order.
+    const SUMMATION: f64 = 2e-4;
+    /// Results whose difference in f32 is as small may be rounded to adjacent values of bf16,
+    /// which are at most 2^-7 apart; so may probabilities and the heads that they come from.
+    const ADJACENT: f64 = 0.01;
+    match op {
+        "FusedResidual" | "FusedGated" | "FusedAttention" => ADJACENT,
+        _ => SUMMATION,
+    }
+}
+
+/// Whether only GPUs of the fast path have a kernel for an operation.
+pub fn needs_fast_path(op: &str) -> bool {
+    op.starts_with("Fused") || op == "PackFragments"
+}
 
 /// What makes a case of an operation.
 pub type Generator = fn(Builder) -> Case;
@@ -265,7 +298,7 @@ mod tests {
             };
             let cases = if spoiled { 1 } else { 6 };
             let found = compare_devices(&mut reference, &mut tested, 1, cases);
-            assert_eq!(found.len(), cases * OPERATIONS.len());
+            assert_eq!(found.len(), cases * GENERATORS.len());
             for comparison in found {
                 assert_eq!(comparison.failure, None, "{comparison:?}");
                 let equal = comparison.max_abs == 0.0 && comparison.max_rel == 0.0;
@@ -279,7 +312,18 @@ mod tests {
     #[test]
     fn every_operation_has_a_generator() {
         let names: Vec<&str> = GENERATORS.iter().map(|(name, _)| *name).collect();
-        let expected: Vec<&str> = OPERATIONS.iter().map(|(name, _)| *name).collect();
+        let general = OPERATIONS.iter().map(|(name, _)| *name);
+        let fused = [
+            "FusedEmbed",
+            "FusedStore",
+            "FusedResidual",
+            "FusedGated",
+            "FusedLargest",
+            "FusedAttention",
+            "PackFragments",
+            "Advance",
+        ];
+        let expected: Vec<&str> = general.chain(fused).collect();
         assert_eq!(names, expected);
         for (name, generator) in GENERATORS {
             let case = generator(Builder::new(5));

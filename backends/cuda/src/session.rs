@@ -1,16 +1,20 @@
 //! The session contract over a program and a device.
 
+use std::collections::BTreeMap;
 use std::ops::Range;
 use std::sync::Arc;
 
 use loquat_session::sequences::{PageSpan, RowGrant, Sequences, Slot, TokenPlace};
 use loquat_session::transfer::{Envelope, Unsealed, unseal};
 use loquat_session::{
-    Capabilities, Emit, Media, MediaHandle, MediaId, MediaLayout, Memory, SequenceId, Session,
-    SessionError, StepBatch, StepOutput, delegate_sequences,
+    AdapterId, AdapterWeights, AppliedAdapter, Capabilities, Emit, Media, MediaHandle, MediaId,
+    MediaLayout, Memory, SequenceId, Session, SessionError, StepBatch, StepOutput,
+    delegate_sequences,
 };
 use loquat_spec::ModelSpec;
 
+use crate::adapted::StepAdapters;
+use crate::adapter::{AdapterTargets, LoadedAdapter, predict_bytes};
 use crate::decode::Decoding;
 use crate::device::{Device, DeviceError};
 use crate::execute::Execution;
@@ -18,9 +22,12 @@ use crate::lower::{HEAD_BLOCK, Program};
 use crate::ops::{Address, NOT_A_NUMBER, PAGE, PageRun, RowTable, StateCopy};
 use crate::storage::{DeviceStorage, MediaFeatures};
 use crate::tables::StepTables;
+use crate::tower::Tower;
 
 pub struct CudaSession {
     pub program: Program,
+    /// If it runs.
+    pub tower: Option<Tower>,
     pub sequences: Sequences<DeviceStorage>,
     pub capabilities: Capabilities,
     /// As planned, with nothing in use.
@@ -30,6 +37,10 @@ pub struct CudaSession {
     pub spec: Arc<ModelSpec>,
     pub tables: StepTables,
     pub rows: StepRows,
+    pub adapters: BTreeMap<AdapterId, Arc<LoadedAdapter>>,
+    pub adapter_targets: AdapterTargets,
+    /// Empty between steps.
+    pub step_adapters: StepAdapters,
     /// Steps can be recorded.
     pub records: bool,
     pub decoding: Decoding,
@@ -39,6 +50,8 @@ pub struct CudaSession {
 #[derive(Default)]
 pub struct StepRows {
     accepted: Vec<Result<Accepted, SessionError>>,
+    /// Accepted rows as they are planned.
+    order: Vec<usize>,
     hidden: Vec<u32>,
     logits: Vec<u32>,
     greedy: Vec<u32>,
@@ -58,6 +71,7 @@ impl StepRows {
     fn clear(&mut self) {
         let Self {
             accepted,
+            order,
             hidden,
             logits,
             greedy,
@@ -66,6 +80,7 @@ impl StepRows {
         } = self;
         *single = 0;
         accepted.clear();
+        order.clear();
         for tokens in [hidden, logits, greedy] {
             tokens.clear();
         }
@@ -120,8 +135,8 @@ impl CudaSession {
             .collect()
     }
 
-    /// Accepts the batch's rows and writes their tables, those of one token first; a refused row
-    /// changes nothing.
+    /// Accepts the batch's rows and writes their tables, in the order of [`Self::sort`]; a refused
+    /// row changes nothing.
     fn plan(&mut self, batch: &StepBatch, rows: &mut StepRows) {
         let groups = self.sequences.storage().layout().groups();
         self.tables.clear(groups);
@@ -131,31 +146,48 @@ impl CudaSession {
             let grant = self.sequences.accept(batch, index, planned, capabilities);
             if let Ok(grant) = &grant {
                 planned += grant.tokens;
+                rows.order.push(index);
             }
             let accepted = grant.map(|grant| Accepted { first: 0, grant });
             rows.accepted.push(accepted);
         }
-        for is_single in [true, false] {
-            for (index, slot) in rows.accepted.iter_mut().enumerate() {
-                let Ok(accepted) = slot else {
-                    continue;
-                };
-                if (accepted.grant.tokens == 1) != is_single {
-                    continue;
+        self.sort(batch, &mut rows.order);
+        for index in &rows.order {
+            let slot = &mut rows.accepted[*index];
+            let Ok(accepted) = slot else {
+                continue;
+            };
+            let tokens = accepted.grant.tokens;
+            match self.plan_row(batch, *index, &accepted.grant) {
+                Ok(first) => {
+                    accepted.first = first;
+                    rows.single += u32::from(tokens == 1);
                 }
-                match self.plan_row(batch, index, &accepted.grant) {
-                    Ok(first) => accepted.first = first,
-                    Err(error) => {
-                        if let Ok(refused) = std::mem::replace(slot, Err(error)) {
-                            self.sequences.roll_back(refused.grant);
-                        }
+                Err(error) => {
+                    if let Ok(refused) = std::mem::replace(slot, Err(error)) {
+                        self.sequences.roll_back(refused.grant);
                     }
                 }
             }
-            if is_single {
-                rows.single = self.tables.tokens() as u32;
-            }
         }
+    }
+
+    /// Rows of one token come first, which some programs compute apart. With adapters, for which
+    /// no program does, rows with the same ones become adjacent, so that one launch adds those.
+    fn sort(&self, batch: &StepBatch, order: &mut [usize]) {
+        let adapters = |index: &usize| {
+            let sequence = batch.rows()[*index].sequence;
+            self.sequences.adapters(sequence).map_or(&[][..], |all| all)
+        };
+        if order.iter().all(|index| adapters(index).is_empty()) {
+            order.sort_by_key(|index| batch.tokens(&batch.rows()[*index]).len() != 1);
+            return;
+        }
+        let key = |applied: &AppliedAdapter| (applied.id, applied.scale.to_bits());
+        order.sort_unstable_by(|a, b| {
+            let keys = adapters(a).iter().map(key);
+            keys.cmp(adapters(b).iter().map(key)).then(a.cmp(b))
+        });
     }
 
     /// Writes one row's tables and returns the index of its first token.
@@ -166,8 +198,13 @@ impl CudaSession {
         grant: &RowGrant,
     ) -> Result<usize, SessionError> {
         let row = &batch.rows()[index];
+        let own = self.sequences.adapters(row.sequence)?;
         let tables = &mut self.tables;
         let first = tables.tokens();
+        self.step_adapters
+            .push_row(first..first + grant.tokens, own, |id| {
+                self.adapters.get(&id).cloned()
+            });
         let places = self.sequences.places(grant);
         for (position, id) in (grant.start..).zip(batch.tokens(row)) {
             let place = places.as_ref().map(|places| places[position - grant.start]);
@@ -222,6 +259,44 @@ impl CudaSession {
         Ok(first)
     }
 
+    /// The features of media whose layout has been checked.
+    fn encode_features(
+        &mut self,
+        media: &Media,
+        handle: MediaHandle,
+    ) -> Result<MediaFeatures, SessionError> {
+        let mut device = self.sequences.storage().device();
+        let device = &mut **device;
+        let (picture, is_video) = match media {
+            Media::Embeddings(values) => {
+                let bytes: &[u8] = bytemuck::cast_slice(values);
+                let features = MediaFeatures {
+                    values: device.allocate(bytes.len())?,
+                    levels: 1,
+                    positions: handle.positions,
+                };
+                if let Err(error) = device.write(features.values, bytes) {
+                    device.free(features.values);
+                    return Err(error.into());
+                }
+                return Ok(features);
+            }
+            Media::Image(picture) => (picture, false),
+            Media::Video(picture) => (picture, true),
+        };
+        let tower = self.tower.as_mut();
+        let tower = tower.ok_or(SessionError::Unsupported("images and videos"))?;
+        let features = tower.encode(device, picture, is_video, handle.positions)?;
+        let values = features.read(device, self.spec.hidden_size);
+        let error = match values {
+            Ok(values) if values.iter().all(|value| value.is_finite()) => return Ok(features),
+            Ok(_) => SessionError::NotANumber,
+            Err(error) => error.into(),
+        };
+        device.free(features.values);
+        Err(error)
+    }
+
     /// Runs the step's tokens through the model and computes what its rows emit.
     fn run(&mut self, rows: &StepRows, output: &mut StepOutput) -> Result<(), DeviceError> {
         let storage = self.sequences.storage();
@@ -230,6 +305,9 @@ impl CudaSession {
         let execution = Execution {
             step: self.tables.upload(device)?,
             single_rows: rows.single,
+            adapters: Some(&self.step_adapters),
+            runs: self.step_adapters.runs(),
+            emitted: &self.tables.emitted,
         };
         let program = &self.program;
         execution.run(device, &program.forward)?;
@@ -280,40 +358,42 @@ impl Session for CudaSession {
         self.sequences.release(sequence)
     }
 
+    fn load_adapter(&mut self, adapter: &AdapterWeights) -> Result<AdapterId, SessionError> {
+        let bytes = predict_bytes(adapter, self.adapter_targets.format());
+        self.sequences.check_adapter(adapter.rank(), bytes)?;
+        let loaded = {
+            let mut device = self.sequences.storage().device();
+            LoadedAdapter::load(&mut **device, &self.adapter_targets, adapter)?
+        };
+        let id = self.sequences.add_adapter(adapter, bytes)?;
+        self.adapters.insert(id, Arc::new(loaded));
+        Ok(id)
+    }
+
+    fn unload_adapter(&mut self, adapter: AdapterId) -> Result<(), SessionError> {
+        self.sequences.remove_adapter(adapter)?;
+        if let Some(loaded) = self.adapters.remove(&adapter) {
+            self.sequences.storage().device().free(loaded.memory);
+        }
+        Ok(())
+    }
+
     fn encode(&mut self, media: &Media) -> Result<MediaHandle, SessionError> {
         let inputs = &self.capabilities.media;
-        let Media::Embeddings(values) = media else {
-            return Err(SessionError::Unsupported("images and videos"));
-        };
         if !inputs.embeddings {
             return Err(SessionError::Unsupported("media"));
         }
         let layout = MediaLayout::new(&self.spec, media, inputs.max_patches)?;
-        if !values.iter().all(|value| value.is_finite()) {
-            return Err(SessionError::NotANumber);
-        }
         let handle = self.sequences.add_media(layout)?;
-        let storage = self.sequences.storage_mut();
-        let bytes: &[u8] = bytemuck::cast_slice(values);
-        let mut device = storage.device();
-        let written = device.allocate(bytes.len()).and_then(|address| {
-            device.write(address, bytes)?;
-            Ok(address)
-        });
-        drop(device);
-        match written {
-            Ok(address) => {
-                let features = MediaFeatures {
-                    values: address,
-                    levels: 1,
-                    positions: handle.positions,
-                };
+        match self.encode_features(media, handle) {
+            Ok(features) => {
+                let storage = self.sequences.storage_mut();
                 storage.insert_media(handle.id, features);
                 Ok(handle)
             }
             Err(error) => {
                 self.sequences.release_media(handle.id)?;
-                Err(error.into())
+                Err(error)
             }
         }
     }
@@ -322,11 +402,8 @@ impl Session for CudaSession {
         let storage = self.sequences.storage();
         let features = storage.media(media);
         let features = features.ok_or(SessionError::UnknownMedia(media))?;
-        let vectors = features.levels * features.positions;
-        let mut values = vec![0.0_f32; vectors * self.spec.hidden_size];
-        let bytes = bytemuck::cast_slice_mut(&mut values);
-        storage.device().read(features.values, bytes)?;
-        Ok(values)
+        let mut device = storage.device();
+        Ok(features.read(&mut **device, self.spec.hidden_size)?)
     }
 
     fn step(&mut self, batch: &StepBatch, output: &mut StepOutput) -> Result<(), SessionError> {
@@ -370,6 +447,7 @@ impl Session for CudaSession {
             }
         }
         self.rows = rows;
+        self.step_adapters.clear();
         ran
     }
 

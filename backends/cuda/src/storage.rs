@@ -42,6 +42,15 @@ pub struct MediaFeatures {
     pub positions: usize,
 }
 
+impl MediaFeatures {
+    /// All values, with `hidden` of a position.
+    pub fn read(&self, device: &mut dyn Device, hidden: usize) -> Result<Vec<f32>, DeviceError> {
+        let mut values = vec![0.0_f32; self.levels * self.positions * hidden];
+        device.read(self.values, bytemuck::cast_slice_mut(&mut values))?;
+        Ok(values)
+    }
+}
+
 /// The pages of a group.
 struct PagePool {
     base: Address,

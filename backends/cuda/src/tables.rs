@@ -17,6 +17,8 @@ pub struct StepTables {
     pub token_row: Vec<u32>,
     /// `[level][token]`; empty without media.
     features: Vec<Vec<u64>>,
+    /// Levels that a step with media reads, whether its media have all of them or not.
+    levels: usize,
     pub rows: Vec<RowTable>,
     pub snapshots: Vec<StateCopy>,
     /// `[group][row]`
@@ -30,6 +32,14 @@ pub struct StepTables {
 }
 
 impl StepTables {
+    /// For a program that reads so many levels of features.
+    pub fn new(levels: usize) -> Self {
+        Self {
+            levels,
+            ..Self::default()
+        }
+    }
+
     /// Removes all rows and keeps the memory.
     pub fn clear(&mut self, groups: usize) {
         let Self {
@@ -39,6 +49,7 @@ impl StepTables {
             seen_end,
             token_row,
             features,
+            levels: _,
             rows,
             snapshots,
             page_runs,
@@ -74,9 +85,8 @@ impl StepTables {
 
     /// A token's features of one level take the place of its embedding, or are added later.
     pub fn set_features(&mut self, token: usize, level: usize, features: Address) {
-        if self.features.len() <= level {
-            self.features.resize_with(level + 1, Vec::new);
-        }
+        let levels = self.levels.max(level + 1).max(self.features.len());
+        self.features.resize_with(levels, Vec::new);
         let of_level = &mut self.features[level];
         of_level.resize(of_level.len().max(token + 1), 0);
         of_level[token] = features.0;

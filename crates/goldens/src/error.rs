@@ -28,6 +28,13 @@ pub enum Error {
     #[error("the support matrix needs a run in which the committed set passes")]
     NoMatrix,
     #[error(
+        "backend `{backend}` is not in the support matrix. Leave the matrix out, or use one of: {known}"
+    )]
+    NotInMatrix {
+        backend: &'static str,
+        known: String,
+    },
+    #[error(
         "{}, line {line}, differs from the run:\n  page: {page}\n  run:  {run}\n\
          To update it, run: cargo xtask goldens --committed --backend {backend} --write-matrix {}",
         path.display(), path.display()

@@ -74,6 +74,13 @@ type Rows = BTreeMap<String, [Cell; FORMATS.len()]>;
 /// The page, with the columns of `judged` from the committed reports only, so that it is the same
 /// on every machine, and the other columns from `before`.
 fn page(judged: &JudgedBackend, reports: &[Report], before: &str) -> Result<String, Error> {
+    if BACKENDS.iter().all(|known| known.name() != judged.name()) {
+        let known: Vec<_> = BACKENDS.iter().map(JudgedBackend::name).collect();
+        return Err(Error::NotInMatrix {
+            backend: judged.name(),
+            known: known.join(", "),
+        });
+    }
     let committed = reports.iter();
     let committed: Vec<&Report> = committed
         .filter(|report| report.origin == Origin::Committed)

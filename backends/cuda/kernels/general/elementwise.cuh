@@ -292,6 +292,28 @@ extern "C" __global__ void __launch_bounds__(SPAN_THREADS)
 }
 
 extern "C" __global__ void __launch_bounds__(SPAN_THREADS)
+    sum_rows(const SumRows p, const Step step) {
+    uint32_t width = p.matrix.cols;
+    Span span(step, width);
+    if (!span.is_used) {
+        return;
+    }
+    const uint32_t *terms = at<const uint32_t>(p.terms) + span.token;
+    uint32_t begin = terms[0], end = terms[1];
+    const uint32_t *rows = at<const uint32_t>(p.rows);
+    const float *weights = at<const float>(p.weights);
+    float *out = at<float>(p.out) + (size_t)span.token * p.out_stride;
+    FOR_SPAN(i, span) {
+        float sum = 0;
+        for (uint32_t term = begin; term < end; term++) {
+            size_t row = rows[term];
+            sum = fmaf(weights[term], element(p.matrix, row * width + i), sum);
+        }
+        out[i] = p.adds ? out[i] + sum : sum;
+    }
+}
+
+extern "C" __global__ void __launch_bounds__(SPAN_THREADS)
     copy_parts(const CopyParts p, const Step step) {
     Span span(step, p.parts * p.len);
     const float *input = at<const float>(p.input) + (size_t)span.token * p.input_stride;

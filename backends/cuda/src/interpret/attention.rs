@@ -207,7 +207,7 @@ impl Launch<'_> {
     }
 
     /// Fills `out` with a head's values from `slot` on.
-    pub(super) fn read_values(
+    fn read_values(
         &mut self,
         kv: &KvRef,
         page: Address,

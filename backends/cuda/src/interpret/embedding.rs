@@ -1,8 +1,8 @@
-//! Embeddings, features of media, and gathered vectors.
+//! Embeddings, features of media, gathered vectors, and sums of rows.
 
 use super::access::decode;
-use super::{Launch, Result, bytes_at, vector};
-use crate::ops::{AddEmbedding, AddFeatures, Embed, Gather, MEDIA_ID, MatrixRef};
+use super::{Launch, Result, at, bytes_at, vector};
+use crate::ops::{AddEmbedding, AddFeatures, Embed, Gather, MEDIA_ID, MatrixRef, SumRows};
 
 impl Launch<'_> {
     pub(super) fn embed(&mut self, op: &Embed) -> Result<()> {
@@ -87,7 +87,38 @@ impl Launch<'_> {
         Ok(())
     }
 
-    fn matrix_row(
+    pub(super) fn sum_rows(&mut self, op: &SumRows) -> Result<()> {
+        let width = op.matrix.cols as usize;
+        for index in self.covered() {
+            self.access.set_unit(index);
+            let terms = self.access.u32s("terms", at(op.terms, index), 2)?;
+            let (first, end) = (terms[0] as usize, terms[1] as usize);
+            self.access
+                .require(first <= end, "terms", "they end before they begin")?;
+            let rows = self.access.u32s("rows", at(op.rows, first), end - first)?;
+            let weights = self
+                .access
+                .f32s("weights", at(op.weights, first), end - first)?;
+            let mut sum = vec![0.0; width];
+            for (row, weight) in rows.into_iter().zip(weights) {
+                let values = self.matrix_row("matrix", &op.matrix, row)?;
+                sum.iter_mut()
+                    .zip(values)
+                    .for_each(|(sum, value)| *sum += value * weight);
+            }
+            let out = vector(op.out, index, op.out_stride);
+            if op.adds != 0 {
+                let before = self.access.f32s_in_place("out", out, width)?;
+                sum.iter_mut()
+                    .zip(before)
+                    .for_each(|(sum, before)| *sum += before);
+            }
+            self.access.write("out", out, &sum)?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn matrix_row(
         &mut self,
         operand: &'static str,
         matrix: &MatrixRef,

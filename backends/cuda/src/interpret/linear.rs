@@ -2,7 +2,7 @@
 
 use super::access::decode;
 use super::{Launch, Result, at, bytes_at, dot, vector};
-use crate::ops::{Address, Linear, LowRank, MatrixRef};
+use crate::ops::{Address, Linear, MatrixRef};
 
 /// Where a product's vectors are.
 struct Vectors {
@@ -41,35 +41,6 @@ impl Launch<'_> {
                 self.access
                     .write("out", vector(out, token, op.out_stride), &values)?;
             }
-        }
-        Ok(())
-    }
-
-    pub(super) fn low_rank(&mut self, op: &LowRank) -> Result<()> {
-        let (rows, cols) = (op.rows as usize, op.cols as usize);
-        self.access.set_shared();
-        let lengths = self.access.optional_f32s("lengths", op.lengths, rows)?;
-        let bias = self.access.optional_f32s("bias", op.bias, rows)?;
-        let [a, b] = [(op.a, op.rank, op.cols), (op.b, op.rows, op.rank)].map(f32_matrix);
-        let input = Vectors {
-            buffer: op.input,
-            stride: op.input_stride,
-        };
-        let inputs = self.inputs(&input, cols)?;
-        self.access.set_shared();
-        let inner = self.multiply_all("a", &a, &inputs)?;
-        let changes = self.multiply_all("b", &b, &inner)?;
-        for (index, token) in self.covered().enumerate() {
-            self.access.set_unit(token);
-            let out = vector(op.out, token, op.out_stride);
-            let mut values = self.access.f32s_in_place("out", out, rows)?;
-            for (row, value) in values.iter_mut().enumerate() {
-                let bias = bias.as_ref().map_or(0.0, |bias| bias[row]);
-                let length = lengths.as_ref().map_or(1.0, |lengths| lengths[row]);
-                let change = op.scale * changes[index * rows + row];
-                *value = (*value - bias + change) * length + bias;
-            }
-            self.access.write("out", out, &values)?;
         }
         Ok(())
     }
@@ -123,15 +94,5 @@ pub(super) fn multiply(stored: &[u8], matrix: &MatrixRef, inputs: &[f32], out: &
 pub(super) fn add_vector(values: &mut [f32], vector: Option<&[f32]>) {
     for (value, added) in values.iter_mut().zip(vector.unwrap_or_default()) {
         *value += added;
-    }
-}
-
-fn f32_matrix((values, rows, cols): (Address, u32, u32)) -> MatrixRef {
-    MatrixRef {
-        values,
-        rows,
-        cols,
-        format: crate::ops::Format::F32,
-        reserved: 0,
     }
 }

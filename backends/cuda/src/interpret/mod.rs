@@ -15,6 +15,7 @@ mod fixture;
 mod fused;
 mod linear;
 mod logits;
+mod low_rank;
 mod memory;
 mod norm;
 mod recurrent;
@@ -25,6 +26,7 @@ mod tests;
 
 use std::ops::Range;
 
+pub(crate) use access::decode;
 use access::{Access, AccessLog};
 use memory::Memory;
 
@@ -218,6 +220,8 @@ impl Launch<'_> {
             Op::Norm(op) => self.norm(op),
             Op::Linear(op) => self.linear(op),
             Op::LowRank(op) => self.low_rank(op),
+            Op::ScaleRows(op) => self.scale_rows(op),
+            Op::EmbedLowRank(op) => self.embed_low_rank(op),
             Op::Angles(op) => self.angles(op),
             Op::Rope(op) => self.rope(op),
             Op::Temperature(op) => self.temperature(op),
@@ -237,6 +241,7 @@ impl Launch<'_> {
             Op::ExpertLinear(op) => self.expert_linear(op),
             Op::CombineExperts(op) => self.combine_experts(op),
             Op::Gather(op) => self.gather(op),
+            Op::SumRows(op) => self.sum_rows(op),
             Op::CopyParts(op) => self.copy_parts(op),
             Op::RoundVectors(op) => self.round_vectors(op),
             Op::FinishLogits(op) => self.finish_logits(op),

@@ -7,6 +7,7 @@ mod experts;
 mod fused;
 mod fused_attention;
 mod linear;
+mod low_rank;
 mod memories;
 mod memory;
 mod positions;

@@ -24,6 +24,8 @@ use crate::ops::{
 
 /// Ropes whose angles are computed beside the embedding.
 const MAX_ROPES: usize = 2;
+/// Parts of a matrix whose product is not stored as it is.
+const MAX_PARTS: u32 = 8;
 /// Tokens of a launch of a fused linear operation.
 const MAX_TOKENS: usize = 8;
 /// Blocks that one launch may have: more than any GPU runs at a time.
@@ -54,13 +56,19 @@ pub fn check(spec: &ModelSpec) -> Result<(), &'static str> {
     if !is_plain_norm(&spec.final_norm) {
         return Err("a final norm of another kind");
     }
-    if !spec.hidden_size.is_multiple_of(32) {
-        return Err("a hidden size that 32 does not divide");
+    if !is_width(spec.hidden_size) {
+        return Err("a hidden size below 128, or one that 32 does not divide");
     }
     for layer in layers(spec) {
         let layer = layer.ok_or("other blocks than attention and a gated feed-forward")?;
         check_attention(spec, layer.attention)?;
         check_dense(layer.dense)?;
+        if parts(2 * layer.dense.size as u32, spec.hidden_size as u32) > MAX_PARTS {
+            return Err("a feed-forward of another size");
+        }
+    }
+    if parts(spec.vocab_size as u32, spec.hidden_size as u32) > MAX_PARTS {
+        return Err("a head of another size");
     }
     if ropes(spec).len() > MAX_ROPES {
         return Err("more than two ropes");
@@ -72,6 +80,9 @@ fn check_attention(spec: &ModelSpec, attention: &Attention) -> Result<(), &'stat
     let queries = attention.heads / attention.kv_heads.max(1);
     if attention.head_dim != attention.value_dim || !has_attention(attention.head_dim, queries) {
         return Err("heads of another size");
+    }
+    if !is_width(attention.heads * attention.head_dim) {
+        return Err("heads that 32 does not divide together");
     }
     let qk_norm = attention
         .qk_norm
@@ -101,10 +112,15 @@ fn check_attention(spec: &ModelSpec, attention: &Attention) -> Result<(), &'stat
 fn check_dense(dense: &Dense) -> Result<(), &'static str> {
     let activation = matches!(dense.activation, Activation::Silu | Activation::GeluTanh);
     let plain = dense.gated && !dense.bias && dense.gate_scale == 1.0;
-    if !activation || !plain || !dense.size.is_multiple_of(32) {
+    if !activation || !plain || !is_width(dense.size) {
         return Err("another feed-forward");
     }
     Ok(())
+}
+
+/// Whether a matrix may have so many columns.
+fn is_width(cols: usize) -> bool {
+    cols.is_multiple_of(32) && cols >= fused::MIN_COLS as usize
 }
 
 fn is_plain_norm(norm: &Norm) -> bool {

@@ -77,7 +77,7 @@ impl Lowering<'_, '_> {
         [gate, up, out]: [Vectors; 3],
         len: usize,
     ) {
-        let (function, alpha, limit) = function(activation);
+        let (function, alpha, limit) = activation_function(activation);
         let op = Activate {
             gate: gate.at,
             up: up.at,
@@ -105,7 +105,7 @@ impl Vectors {
 }
 
 /// The function with its parameters `alpha` and `limit`.
-pub(super) fn function(activation: Activation) -> (ActivationFunction, f32, f32) {
+pub fn activation_function(activation: Activation) -> (ActivationFunction, f32, f32) {
     let plain = |function| (function, 0.0, 0.0);
     match activation {
         Activation::Silu => plain(ActivationFunction::Silu),

@@ -27,9 +27,10 @@ use crate::ops::{
 
 pub use buffers::Buffers;
 pub use fast::{check as check_fast, lower_fast};
+pub use feed_forward::activation_function;
 pub use kv_layout::KvLayout;
 pub use program::{Domain, Instruction, Program};
-pub use weights::WeightLoader;
+pub use weights::{WeightLoader, upload_rows};
 
 use buffers::Buffer;
 
@@ -568,6 +569,10 @@ impl Lowering<'_, '_> {
             bias: spec.head.bias.then_some(Role::HeadBias),
         };
         self.linear(roles, out, vocab)?;
+        if let Some(linear) = self.program.forward.last_mut() {
+            // Adapters may change the head alone even if it is the embedding.
+            linear.role = Some(Role::Head);
+        }
         if spec.head.scale != 1.0 || spec.head.softcap.is_some() {
             let finish = FinishLogits {
                 logits: vocab.at,

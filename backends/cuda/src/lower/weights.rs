@@ -227,6 +227,18 @@ impl<'a> WeightLoader<'a> {
         Ok(values.first().copied().unwrap_or(1.0))
     }
 
+    /// Values of a vector; 0 if the checkpoint does not have it.
+    pub fn len(&self, role: Role) -> usize {
+        self.weights.vector(role).map_or(0, <[f32]>::len)
+    }
+
+    /// A vector times -1.
+    pub fn negative(&mut self, role: Role) -> Result<Address, OpenError> {
+        let values = loading::vector(self.weights, role)?;
+        let negative: Vec<f32> = values.iter().map(|value| -value).collect();
+        self.constants(&negative)
+    }
+
     pub fn frequencies(&self, rope: &Rope, context: usize) -> Vec<f32> {
         rope.frequencies(context, |role| self.weights.vector(role))
     }
@@ -283,7 +295,7 @@ impl<'a> WeightLoader<'a> {
 }
 
 /// Copies a matrix in chunks of rows.
-fn upload_rows(
+pub fn upload_rows(
     device: &mut dyn Device,
     mut to: Address,
     matrix: &Matrix,

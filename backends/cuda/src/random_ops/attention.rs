@@ -1,22 +1,22 @@
 //! Attention, over pages and without.
 
 use super::builder::Builder;
-use super::case::{Case, Element, Place, Placed, encode};
+use super::case::{Case, Element, Operand, Placed, encode};
 use crate::ops::{Attend, AttendDense, Format, KvRef, PAGE, ReachKind, WriteKv};
 
 /// A layer's keys and values.
 #[derive(Clone, Copy)]
-struct Layer {
-    pages: Place,
-    page_bytes: usize,
-    keys: usize,
-    values: usize,
-    group: usize,
-    heads: usize,
-    head_dim: usize,
-    value_dim: usize,
-    format: Format,
-    values_in_keys: bool,
+pub(super) struct Layer {
+    pub pages: Operand,
+    pub page_bytes: usize,
+    pub keys: usize,
+    pub values: usize,
+    pub group: usize,
+    pub heads: usize,
+    pub head_dim: usize,
+    pub value_dim: usize,
+    pub format: Format,
+    pub values_in_keys: bool,
 }
 
 impl Layer {
@@ -44,7 +44,7 @@ impl Layer {
         let keys = before;
         let values = keys + len(head_dim) + between;
         Self {
-            pages: Place::NONE,
+            pages: Operand::NONE,
             page_bytes: values + if is_latent { 0 } else { len(value_dim) } + after,
             keys,
             values,
@@ -57,7 +57,7 @@ impl Layer {
         }
     }
 
-    fn place(&self, placed: &Placed) -> KvRef {
+    pub fn place(&self, placed: &Placed) -> KvRef {
         KvRef {
             pages: placed.at(self.pages),
             page_bytes: self.page_bytes as u64,
@@ -75,16 +75,16 @@ impl Layer {
 
 /// A row's positions in the step, and the page run that holds them.
 #[derive(Clone)]
-struct Row {
-    next: usize,
-    tokens: usize,
+pub(super) struct Row {
+    pub next: usize,
+    pub tokens: usize,
     /// The first position of the run.
-    first: usize,
-    pages: Vec<usize>,
+    pub first: usize,
+    pub pages: Vec<usize>,
 }
 
 /// The first position in reach.
-fn first_seen(reach: (ReachKind, usize), position: usize) -> usize {
+pub(super) fn first_seen(reach: (ReachKind, usize), position: usize) -> usize {
     match reach {
         (ReachKind::All, _) => 0,
         (ReachKind::Window, len) => (position + 1).saturating_sub(len),
@@ -109,21 +109,27 @@ fn set_rows(b: &mut Builder, layer: &Layer, reach: (ReachKind, usize)) -> (Vec<R
             }
         })
         .collect();
-    // Pages in any order, with some that belong to nobody.
-    let wanted = |row: &Row| (row.next + row.tokens - row.first).div_ceil(PAGE);
-    let total = rows.iter().map(wanted).sum::<usize>() + b.below(3);
-    let mut free: Vec<usize> = (0..total).collect();
-    for row in &mut rows {
-        for _ in 0..wanted(row) {
-            row.pages.push(free.swap_remove(b.below(free.len())));
-        }
-    }
+    let total = place_pages(b, &mut rows);
     set_page_runs(b, layer, &rows);
     set_tokens(b, &rows);
     (rows, total)
 }
 
-fn set_page_runs(b: &mut Builder, layer: &Layer, rows: &[Row]) {
+/// Gives each row its pages in any order, with some that belong to nobody. Returns how many there
+/// are.
+pub(super) fn place_pages(b: &mut Builder, rows: &mut [Row]) -> usize {
+    let wanted = |row: &Row| (row.next + row.tokens - row.first).div_ceil(PAGE);
+    let total = rows.iter().map(wanted).sum::<usize>() + b.below(3);
+    let mut free: Vec<usize> = (0..total).collect();
+    for row in rows {
+        for _ in 0..wanted(row) {
+            row.pages.push(free.swap_remove(b.below(free.len())));
+        }
+    }
+    total
+}
+
+pub(super) fn set_page_runs(b: &mut Builder, layer: &Layer, rows: &[Row]) {
     let stride = rows.len() + b.below(3);
     let mut pages = vec![u32::MAX; b.below(3)];
     // The runs of other groups are of no use.
@@ -180,7 +186,7 @@ pub fn write_kv(mut b: Builder) -> Case {
             kv: layer.place(placed),
             keys: placed.at(keys.at),
             values: placed.at(if layer.values_in_keys {
-                Place::NONE
+                Operand::NONE
             } else {
                 values.at
             }),
@@ -240,7 +246,7 @@ pub fn attend(mut b: Builder) -> Case {
 
 /// The bytes of all pages. What no token has written is NaN in half of the cases: a GPU's memory
 /// may hold anything, which zero weights do not remove.
-fn pool(b: &mut Builder, layer: &Layer, rows: &[Row], pages: usize) -> Vec<u8> {
+pub(super) fn pool(b: &mut Builder, layer: &Layer, rows: &[Row], pages: usize) -> Vec<u8> {
     let size = layer.format.bytes();
     let page_len = layer.page_bytes / size;
     let written = b.random_values(pages * page_len, 1.0);

@@ -1,6 +1,6 @@
 //! Random sizes and contents for a case.
 
-use super::case::{Buffer, Case, Element, Matrix, Place, Placed, TablePlaces, Vectors, encode};
+use super::case::{Buffer, Case, Element, Matrix, Operand, Placed, TablePlaces, Vectors, encode};
 use crate::ops::{Format, Op};
 
 /// Makes a case, with random sizes and contents.
@@ -36,6 +36,12 @@ impl Builder {
         builder.count = builder.pick(&[1, 1, 2, 3, 4, 5, 7, 8, 9, 16, 17, 31, 33, 65, 130]);
         builder.tokens = builder.first + builder.count + builder.below(3);
         builder
+    }
+
+    /// Sets how many tokens the launch covers.
+    pub fn set_count(&mut self, count: usize) {
+        self.count = count;
+        self.tokens = self.first + count + self.below(3);
     }
 
     /// SplitMix64, whose words are the same on every machine.
@@ -102,62 +108,90 @@ impl Builder {
         }
     }
 
-    pub fn add(&mut self, bytes: Vec<u8>, compared: Option<Element>) -> Place {
+    pub fn add(&mut self, bytes: Vec<u8>, compared: Option<Element>) -> Operand {
         self.buffers.push(Buffer {
             bytes,
             pointers: Vec::new(),
             compared,
         });
-        Place(Some((self.buffers.len() - 1, 0)))
+        Operand(Some((self.buffers.len() - 1, 0)))
     }
 
-    fn add_f32s(&mut self, values: &[f32], compared: Option<Element>) -> Place {
+    fn add_f32s(&mut self, values: &[f32], compared: Option<Element>) -> Operand {
         let bytes = encode(values, Format::F32);
         self.add(bytes, compared)
     }
 
-    pub fn input(&mut self, values: &[f32]) -> Place {
+    pub fn input(&mut self, values: &[f32]) -> Operand {
         self.add_f32s(values, None)
     }
 
-    pub fn inputs(&mut self, len: usize, scale: f32) -> Place {
+    pub fn inputs(&mut self, len: usize, scale: f32) -> Operand {
         let values = self.random_values(len, scale);
         self.input(&values)
     }
 
     /// None in half of the cases.
-    pub fn optional(&mut self, len: usize, scale: f32) -> Place {
+    pub fn optional(&mut self, len: usize, scale: f32) -> Operand {
         if self.flag() {
-            return Place::NONE;
+            return Operand::NONE;
         }
         self.inputs(len, scale)
     }
 
     /// What the operation overwrites or changes.
-    pub fn output(&mut self, values: &[f32]) -> Place {
+    pub fn output(&mut self, values: &[f32]) -> Operand {
         self.add_f32s(values, Some(Element::F32))
     }
 
     /// What the operation overwrites, with other values in it before.
-    pub fn outputs(&mut self, len: usize) -> Place {
+    pub fn outputs(&mut self, len: usize) -> Operand {
         let values = self.random_values(len, 1.0);
         self.output(&values)
     }
 
-    pub fn words(&mut self, words: &[u32]) -> Place {
+    /// Values of bf16.
+    pub fn rounded_input(&mut self, values: &[f32]) -> Operand {
+        self.add(encode(values, Format::Bf16), None)
+    }
+
+    /// Values of bf16 that the operation overwrites.
+    pub fn rounded_outputs(&mut self, len: usize) -> Operand {
+        let values = self.random_values(len, 1.0);
+        self.add(encode(&values, Format::Bf16), Some(Element::Bf16))
+    }
+
+    pub fn words(&mut self, words: &[u32]) -> Operand {
         let bytes = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         self.add(bytes, None)
     }
 
-    pub fn output_words(&mut self, len: usize) -> Place {
-        let bytes = (0..len)
-            .flat_map(|word| (word as u32).to_le_bytes())
-            .collect();
+    /// `top_k` of `count` experts for each token: ascending and distinct, as a router's choices are.
+    pub fn routes(&mut self, count: usize, top_k: usize) -> Operand {
+        let mut experts = Vec::new();
+        for _ in 0..self.tokens {
+            let mut all: Vec<u32> = (0..count as u32).collect();
+            while all.len() > top_k {
+                all.remove(self.below(all.len()));
+            }
+            experts.extend(all);
+        }
+        self.words(&experts)
+    }
+
+    pub fn output_words(&mut self, len: usize) -> Operand {
+        let words: Vec<u32> = (0..len as u32).collect();
+        self.changed_words(&words)
+    }
+
+    /// Words that the operation changes.
+    pub fn changed_words(&mut self, words: &[u32]) -> Operand {
+        let bytes = words.iter().flat_map(|word| word.to_le_bytes()).collect();
         self.add(bytes, Some(Element::U32))
     }
 
     /// Structs with addresses in them, by their offset in bytes.
-    pub fn table(&mut self, words: &[u32], pointers: Vec<(usize, Place)>) -> Place {
+    pub fn table(&mut self, words: &[u32], pointers: Vec<(usize, Operand)>) -> Operand {
         let place = self.words(words);
         if let Some(buffer) = self.buffers.last_mut() {
             buffer.pointers = pointers;
@@ -211,7 +245,7 @@ impl Builder {
     }
 
     /// One value in a case of sixteen: a NaN must not reach other tokens.
-    fn spoil_seldom(&mut self, values: &mut [f32]) {
+    pub fn spoil_seldom(&mut self, values: &mut [f32]) {
         if !values.is_empty() && self.below(16) == 0 {
             let at = self.below(values.len());
             values[at] = f32::NAN;
@@ -236,7 +270,7 @@ impl Builder {
     }
 }
 
-fn vectors(at: Place, count: usize, values: usize) -> Vectors {
+fn vectors(at: Operand, count: usize, values: usize) -> Vectors {
     Vectors {
         at,
         stride: (values / count.max(1)) as u32,

@@ -44,9 +44,9 @@ impl From<Format> for Element {
 
 /// A place in one of a case's buffers, or none.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Default)]
-pub struct Place(pub Option<(usize, u64)>);
+pub struct Operand(pub Option<(usize, u64)>);
 
-impl Place {
+impl Operand {
     pub const NONE: Self = Self(None);
 
     /// `values` of 4 bytes further.
@@ -62,7 +62,7 @@ impl Place {
 pub struct Placed(pub Vec<Address>);
 
 impl Placed {
-    pub fn at(&self, place: Place) -> Address {
+    pub fn at(&self, place: Operand) -> Address {
         match place.0 {
             Some((buffer, offset)) => self.0[buffer].offset(offset),
             None => Address::NONE,
@@ -73,7 +73,7 @@ impl Placed {
 pub struct Buffer {
     pub bytes: Vec<u8>,
     /// Where addresses are in it, and of what.
-    pub pointers: Vec<(usize, Place)>,
+    pub pointers: Vec<(usize, Operand)>,
     pub compared: Option<Element>,
 }
 
@@ -90,19 +90,19 @@ impl Buffer {
 /// The tables of [`Tables`].
 #[derive(Default)]
 pub struct TablePlaces {
-    pub ids: Place,
-    pub positions: Place,
-    pub rope: Place,
-    pub seen_end: Place,
-    pub token_row: Place,
-    pub features: Place,
+    pub ids: Operand,
+    pub positions: Operand,
+    pub rope: Operand,
+    pub seen_end: Operand,
+    pub token_row: Operand,
+    pub features: Operand,
     pub feature_stride: u64,
-    pub rows: Place,
-    pub snapshots: Place,
-    pub page_runs: Place,
+    pub rows: Operand,
+    pub snapshots: Operand,
+    pub page_runs: Operand,
     pub run_stride: u64,
-    pub pages: Place,
-    pub emitted: Place,
+    pub pages: Operand,
+    pub emitted: Operand,
 }
 
 /// One launch with all that it reads and writes.
@@ -163,14 +163,14 @@ impl Case {
 /// Vectors of every token, some values apart.
 #[derive(Clone, Copy)]
 pub struct Vectors {
-    pub at: Place,
+    pub at: Operand,
     pub stride: u32,
 }
 
 /// A matrix of a case.
 #[derive(Clone, Copy)]
 pub struct Matrix {
-    pub at: Place,
+    pub at: Operand,
     pub rows: usize,
     pub cols: usize,
     pub format: Format,

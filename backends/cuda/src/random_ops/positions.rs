@@ -1,12 +1,14 @@
 //! Operations that depend on ids and positions.
 
 use super::builder::Builder;
-use super::case::{Case, Matrix, Place};
-use crate::ops::{AddEmbedding, AddFeatures, Angles, Embed, Gather, MEDIA_ID, Rope, Temperature};
+use super::case::{Case, Matrix, Operand};
+use crate::ops::{
+    AddEmbedding, AddFeatures, Angles, Embed, Gather, MEDIA_ID, Rope, SumRows, Temperature,
+};
 
 /// Ids below `rows`, of which some are media; features of `levels` for those, but not at every
 /// level above the first.
-fn set_ids(b: &mut Builder, rows: usize, width: usize, levels: usize) {
+pub fn set_ids(b: &mut Builder, rows: usize, width: usize, levels: usize) {
     let has_media = b.flag();
     let ids: Vec<u32> = (0..b.tokens)
         .map(|_| {
@@ -46,7 +48,7 @@ pub fn embed(mut b: Builder) -> Case {
     b.set_positions(most);
     let learned = b.matrix(most, width);
     let positions = Matrix {
-        at: if b.flag() { learned.at } else { Place::NONE },
+        at: if b.flag() { learned.at } else { Operand::NONE },
         ..learned
     };
     let out = b.outputs(b.tokens * width);
@@ -113,11 +115,44 @@ pub fn gather(mut b: Builder) -> Case {
         let op = Gather {
             input: placed.at(input.at),
             out: placed.at(out.at),
-            index: placed.at(if is_emitted { Place::NONE } else { index }),
+            index: placed.at(if is_emitted { Operand::NONE } else { index }),
             input_stride: input.stride,
             out_stride: out.stride,
             len: len as u32,
             reserved: 0,
+        };
+        op.into()
+    })
+}
+
+pub fn sum_rows(mut b: Builder) -> Case {
+    let from = b.pick(&[1, 3, 40]);
+    let len = b.size(from.max(4 * b.tokens));
+    let matrix = b.matrix(from, len);
+    let mut terms = vec![0];
+    for _ in 0..b.tokens {
+        let count = b.pick(&[0, 1, 1, 4, 16]);
+        terms.push(terms[terms.len() - 1] + count);
+    }
+    let count = terms[b.tokens] as usize;
+    let rows: Vec<u32> = (0..count).map(|_| b.below(from) as u32).collect();
+    // Empty buffers have no address.
+    let (rows, weights) = (
+        b.words(&[&rows[..], &[0]].concat()),
+        b.inputs(count + 1, 1.0),
+    );
+    let terms = b.words(&terms);
+    let out = b.output_vectors(len, 1.0);
+    let adds = b.flag().into();
+    b.finish(move |placed| {
+        let op = SumRows {
+            matrix: matrix.place(placed),
+            out: placed.at(out.at),
+            terms: placed.at(terms),
+            rows: placed.at(rows),
+            weights: placed.at(weights),
+            out_stride: out.stride,
+            adds,
         };
         op.into()
     })
@@ -134,7 +169,7 @@ pub fn angles(mut b: Builder) -> Case {
     let axes = if b.flag() {
         b.words(&axes)
     } else {
-        Place::NONE
+        Operand::NONE
     };
     let most = b.pick(&[100, 5000, 1_000_000]);
     b.set_positions(most);

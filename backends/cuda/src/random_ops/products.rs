@@ -1,8 +1,8 @@
 //! Products with matrices.
 
 use super::builder::Builder;
-use super::case::{Case, Place};
-use crate::ops::{CombineExperts, ExpertLinear, Linear, LowRank};
+use super::case::{Case, Operand};
+use crate::ops::{CombineExperts, ExpertLinear, Linear};
 
 pub fn linear(mut b: Builder) -> Case {
     let batch = b.pick(&[1, 1, 1, 2, 5]);
@@ -16,7 +16,7 @@ pub fn linear(mut b: Builder) -> Case {
     let bias = if batch == 1 {
         b.optional(rows, 1.0)
     } else {
-        Place::NONE
+        Operand::NONE
     };
     b.finish(move |placed| {
         let op = Linear {
@@ -35,34 +35,6 @@ pub fn linear(mut b: Builder) -> Case {
     })
 }
 
-pub fn low_rank(mut b: Builder) -> Case {
-    let rank = b.pick(&[1, 3, 8, 16, 33, 64, 129]);
-    let cols = b.size(rank * b.tokens.div_ceil(8));
-    let rows = b.size(rank * b.tokens.div_ceil(8));
-    let (down, up) = (b.inputs(rank * cols, 1.0), b.inputs(rows * rank, 1.0));
-    let (lengths, bias) = (b.optional(rows, 1.5), b.optional(rows, 1.0));
-    let input = b.vectors(cols, 1.0);
-    let out = b.output_vectors(rows, 1.0);
-    let scale = b.pick(&[1.0, 0.05]);
-    b.finish(move |placed| {
-        let op = LowRank {
-            a: placed.at(down),
-            b: placed.at(up),
-            lengths: placed.at(lengths),
-            bias: placed.at(bias),
-            input: placed.at(input.at),
-            out: placed.at(out.at),
-            rows: rows as u32,
-            cols: cols as u32,
-            rank: rank as u32,
-            input_stride: input.stride,
-            out_stride: out.stride,
-            scale,
-        };
-        op.into()
-    })
-}
-
 pub fn expert_linear(mut b: Builder) -> Case {
     let count = b.pick(&[1, 2, 5, 16, 33]);
     let top_k = b.pick(&[1, 2, 3, 8]).min(count);
@@ -76,17 +48,7 @@ pub fn expert_linear(mut b: Builder) -> Case {
         b.tokens
     };
     let input = b.vectors_of(inputs, cols, 1.0);
-    // Ascending and distinct, as a router's choices are.
-    let experts: Vec<u32> = (0..b.tokens)
-        .flat_map(|_| {
-            let mut all: Vec<u32> = (0..count as u32).collect();
-            while all.len() > top_k {
-                all.remove(b.below(all.len()));
-            }
-            all
-        })
-        .collect();
-    let experts = b.words(&experts);
+    let experts = b.routes(count, top_k);
     let weights = b.optional(b.tokens * top_k, 1.0);
     let bias = b.optional(count * rows, 1.0);
     let out = b.outputs(b.tokens * top_k * rows);

@@ -1,7 +1,7 @@
 //! Operations that carry a state.
 
 use super::builder::Builder;
-use super::case::{Case, Place};
+use super::case::{Case, Operand};
 use crate::ops::{Convolve, DeltaGates, DeltaUpdate, MambaUpdate};
 
 /// Divides tokens into rows with states of `state_len`, and lets the launch cover some of the rows.
@@ -17,7 +17,7 @@ fn set_rows(b: &mut Builder, state_len: usize) {
         let after = b.output(&start);
         // Zeros, a state of its own, or the state that it replaces.
         let before = match b.below(3) {
-            0 => Place::NONE,
+            0 => Operand::NONE,
             1 => b.input(&start),
             _ => after,
         };

@@ -1,7 +1,7 @@
 //! The choice of experts.
 
 use super::builder::Builder;
-use super::case::{Case, Place};
+use super::case::{Case, Operand};
 use crate::ops::Route;
 
 /// What the logits of a case are like.
@@ -36,7 +36,7 @@ pub fn route(mut b: Builder) -> Case {
     let logits = b.output(&values);
     // Sums that are equal but for rounding would make the choice a matter of the last bit.
     let correction = if kind == Logits::Tied {
-        Place::NONE
+        Operand::NONE
     } else {
         b.optional(count, 0.5)
     };

@@ -1,10 +1,10 @@
 //! Operations on values, norms, and logits.
 
 use super::builder::Builder;
-use super::case::{Case, Place, Vectors};
+use super::case::{Case, Element, Operand, Vectors, encode};
 use crate::ops::{
-    Activate, ActivationFunction, Add, Affine, Clamp, CopyParts, FinishLogits, Largest, Multiply,
-    Norm, NormFunction,
+    Activate, ActivationFunction, Add, Affine, Clamp, CopyParts, FinishLogits, Format, Largest,
+    Multiply, Norm, NormFunction, RoundVectors,
 };
 
 pub fn norm(mut b: Builder) -> Case {
@@ -14,7 +14,7 @@ pub fn norm(mut b: Builder) -> Case {
     let function = b.pick(&[F::None, F::Rms, F::Rms, F::Layer, F::UnitLength]);
     let own = b.flag();
     let (weight, bias) = if function == F::None {
-        (Place::NONE, Place::NONE)
+        (Operand::NONE, Operand::NONE)
     } else {
         let vectors = if own { parts * len } else { len };
         (b.optional(vectors, 1.0), b.optional(vectors, 1.0))
@@ -71,7 +71,7 @@ pub fn activate(mut b: Builder) -> Case {
     let gate = in_place_or(&mut b, out, len);
     let is_scalar = b.below(4) == 0;
     let none = Vectors {
-        at: Place::NONE,
+        at: Operand::NONE,
         stride: 0,
     };
     let up = if function != F::ClampedSwiglu && b.below(3) == 0 {
@@ -112,7 +112,7 @@ pub fn add(mut b: Builder) -> Case {
     b.finish(move |placed| {
         let op = Add {
             a: placed.at(left.at),
-            b: placed.at(if has_right { right.at } else { Place::NONE }),
+            b: placed.at(if has_right { right.at } else { Operand::NONE }),
             out: placed.at(out.at),
             a_stride: left.stride,
             b_stride: right.stride,
@@ -242,6 +242,29 @@ pub fn largest(mut b: Builder) -> Case {
             out: placed.at(out),
             vocab: vocab as u32,
             reserved: 0,
+        };
+        op.into()
+    })
+}
+
+pub fn round_vectors(mut b: Builder) -> Case {
+    let fragments = b.flag();
+    let mut len = b.size(b.tokens);
+    if fragments {
+        len = len.next_multiple_of(32);
+    }
+    let input = b.vectors(len, 1.0);
+    let out_stride = len + b.pick(&[0, 0, 1, 8]);
+    let before = b.random_values(b.tokens * out_stride, 1.0);
+    let out = b.add(encode(&before, Format::Bf16), Some(Element::Bf16));
+    b.finish(move |placed| {
+        let op = RoundVectors {
+            input: placed.at(input.at),
+            out: placed.at(out),
+            input_stride: input.stride,
+            out_stride: out_stride as u32,
+            len: len as u32,
+            fragments: fragments.into(),
         };
         op.into()
     })

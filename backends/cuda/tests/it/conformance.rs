@@ -1,16 +1,37 @@
 //! The session contract for every block kind, and the reference logits of every golden checkpoint:
 //! on the interpreter, and on a GPU if there is one.
+//!
+//! `LOQUAT_FAMILIES` and `LOQUAT_BACKENDS` limit the tests to names separated by commas, as in
+//! `llama,mamba2` and `cuda`; `tests/sanitize.sh` uses them.
 
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
 use loquat_cuda::{CudaBackend, Gpu, InterpretedBackend};
 use loquat_session::conformance::{Golden, Subject, golden, run};
-use loquat_session::{Backend, ModelSource, Precision, Probe, SessionOptions};
-use loquat_testkit::goldens;
+use loquat_session::{Backend, Media, ModelSource, Precision, Probe, SessionOptions};
+use loquat_testkit::{adapters, goldens, vision};
+
+/// The names in a variable; `None` if it is not set.
+fn limited_to(variable: &str) -> Option<Vec<String>> {
+    let list = std::env::var(variable).ok()?;
+    Some(list.split(',').map(str::to_owned).collect())
+}
+
+/// The golden checkpoints to test.
+fn folders() -> Vec<PathBuf> {
+    let all = goldens::all().unwrap();
+    let Some(names) = limited_to("LOQUAT_FAMILIES") else {
+        return all;
+    };
+    let folders: Vec<PathBuf> = names.iter().map(|name| goldens::family(name)).collect();
+    let unknown: Vec<_> = folders.iter().filter(|path| !all.contains(path)).collect();
+    assert!(unknown.is_empty(), "not goldens: {unknown:?}");
+    folders
+}
 
 /// The interpreter, and the GPU of this machine, whose kernels stay loaded.
-fn backends() -> Vec<&'static dyn Backend> {
+pub fn backends() -> Vec<&'static dyn Backend> {
     static GPU: Mutex<Option<Gpu>> = Mutex::new(None);
     let mut backends: Vec<&dyn Backend> = vec![&InterpretedBackend::AUTO];
     match CudaBackend::AUTO.probe() {
@@ -22,14 +43,17 @@ fn backends() -> Vec<&'static dyn Backend> {
         }
         Probe::Unavailable { why, .. } => eprintln!("not run on a GPU: {why}"),
     }
+    if let Some(names) = limited_to("LOQUAT_BACKENDS") {
+        backends.retain(|backend| names.iter().any(|name| name == backend.name()));
+        assert!(!backends.is_empty(), "none of {names:?} can run here");
+    }
     backends
 }
 
 /// What a session over this model gets wrong.
 fn faults(
     backend: &dyn Backend,
-    what: &str,
-    source: &ModelSource,
+    (what, source, media): (&str, &ModelSource, &[Media]),
     precision: Precision,
 ) -> Vec<String> {
     let open = |options: &SessionOptions| {
@@ -42,8 +66,8 @@ fn faults(
     let subject = Subject {
         open: &open,
         tolerance: 0.0,
-        media: &[],
-        adapters: &[],
+        media,
+        adapters: &adapters::pair(&source.spec),
     };
     let failed = run(&subject).into_iter().filter_map(|(check, outcome)| {
         let reason = outcome.err()?;
@@ -56,16 +80,32 @@ fn faults(
 #[test]
 fn every_family_conforms() {
     let mut found = Vec::new();
-    for folder in goldens::all().unwrap() {
+    for folder in folders() {
         let source = goldens::source(&folder).unwrap();
         let what = folder.display().to_string();
         for backend in backends() {
             for precision in [Precision::Fast, Precision::Reference] {
                 let start = std::time::Instant::now();
-                let faults = faults(backend, &what, &source, precision);
+                let faults = faults(backend, (&what, &source, &[]), precision);
                 let (name, seconds) = (backend.name(), start.elapsed().as_secs_f32());
                 eprintln!("{name}, {what} ({precision:?}): {seconds:.1} s, {faults:?}");
                 found.extend(faults);
+            }
+        }
+    }
+    assert!(found.is_empty(), "{found:#?}");
+}
+
+#[test]
+fn models_that_read_pictures_conform() {
+    let mut found = Vec::new();
+    for model in vision::models() {
+        for backend in backends() {
+            let plan = backend.plan(&model.source, &SessionOptions::default());
+            assert!(plan.unwrap().capabilities.media.images, "{}", model.name);
+            for precision in [Precision::Fast, Precision::Reference] {
+                let model = (model.name, &model.source, &model.media[..]);
+                found.extend(faults(backend, model, precision));
             }
         }
     }
@@ -114,7 +154,7 @@ fn reference_faults(backend: &dyn Backend, folder: &Path) -> Vec<String> {
 #[test]
 fn every_family_matches_its_reference() {
     let mut found = Vec::new();
-    for folder in goldens::all().unwrap() {
+    for folder in folders() {
         for backend in backends() {
             found.extend(reference_faults(backend, &folder));
         }

@@ -7,7 +7,7 @@ use loquat_session::{
 };
 use loquat_synthetic::{Container, Recipe};
 
-fn source(recipe: &str) -> ModelSource {
+pub fn source(recipe: &str) -> ModelSource {
     let recipe: Recipe = recipe.parse().unwrap();
     let model = recipe.make(Container::Safetensors, 7).unwrap();
     let checkpoint = model.checkpoint().unwrap();

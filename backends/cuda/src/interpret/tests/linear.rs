@@ -1,5 +1,5 @@
 use super::super::fixture::{Bench, assert_close, rounded, values};
-use crate::ops::{Address, Format, Linear, LowRank};
+use crate::ops::{Address, Format, Linear};
 
 const NONE: Address = Address::NONE;
 
@@ -88,54 +88,4 @@ fn batched_products_step_through_heads() {
         ..op
     };
     assert!(bench.refusal(biased, tokens).contains("Linear to bias"));
-}
-
-#[test]
-fn low_rank_changes_products() {
-    let (rows, cols, rank, tokens) = (7, 5, 3, 4);
-    let (a, b) = (values(rank * cols, 1), values(rows * rank, 2));
-    let (input, before) = (values(tokens * cols, 3), values(tokens * rows, 4));
-    let (lengths, bias) = (values(rows, 5), values(rows, 6));
-    for (has_lengths, has_bias) in [(false, false), (true, false), (true, true), (false, true)] {
-        let mut bench = Bench::default();
-        let op = LowRank {
-            a: bench.f32s(&a),
-            b: bench.f32s(&b),
-            lengths: if has_lengths {
-                bench.f32s(&lengths)
-            } else {
-                NONE
-            },
-            bias: if has_bias { bench.f32s(&bias) } else { NONE },
-            input: bench.f32s(&input),
-            out: bench.f32s(&before),
-            rows: rows as u32,
-            cols: cols as u32,
-            rank: rank as u32,
-            input_stride: cols as u32,
-            out_stride: rows as u32,
-            scale: 0.5,
-        };
-        bench.run(op, tokens);
-        let found = bench.read(op.out, tokens * rows);
-        let mut expected = before.clone();
-        for (token, out) in expected.chunks_exact_mut(rows).enumerate() {
-            let input = &input[token * cols..(token + 1) * cols];
-            let inner: Vec<f32> = a
-                .chunks_exact(cols)
-                .map(|row| dot(row, input) as f32)
-                .collect();
-            for (row, out) in out.iter_mut().enumerate() {
-                let change = 0.5 * dot(&b[row * rank..(row + 1) * rank], &inner);
-                let bias = if has_bias { f64::from(bias[row]) } else { 0.0 };
-                let length = if has_lengths {
-                    f64::from(lengths[row])
-                } else {
-                    1.0
-                };
-                *out = ((f64::from(*out) - bias + change) * length + bias) as f32;
-            }
-        }
-        assert_close(&found, &expected);
-    }
 }

@@ -3,7 +3,7 @@
 use super::super::fixture::{Bench, assert_close, rounded, values};
 use crate::ops::{
     AddEmbedding, AddFeatures, Address, Angles, Embed, Format, Gather, MEDIA_ID, MatrixRef, Rope,
-    Temperature,
+    SumRows, Temperature,
 };
 
 const WIDTH: usize = 5;
@@ -127,6 +127,34 @@ fn gather_copies_indexed_vectors() {
     let index = Address::NONE;
     bench.run(Gather { out, index, ..op }, 3);
     assert_eq!(bench.read(out, 3 * WIDTH), expected);
+}
+
+#[test]
+fn rows_are_summed_by_weight() {
+    let table = values(3 * WIDTH, 1);
+    let before = values(3 * WIDTH, 2);
+    for adds in [0, 1] {
+        let mut bench = Bench::default();
+        let op = SumRows {
+            matrix: bench.matrix(&table, 3, Format::F32),
+            out: bench.f32s(&before),
+            terms: bench.u32s(&[0, 2, 2, 3]),
+            rows: bench.u32s(&[0, 2, 1]),
+            weights: bench.f32s(&[0.5, -2.0, 1.0]),
+            out_stride: WIDTH as u32,
+            adds,
+        };
+        bench.run(op, 3);
+        let row = |row: usize, i: usize| table[row * WIDTH + i];
+        let expected: Vec<f32> = (0..3 * WIDTH)
+            .map(|at| {
+                let i = at % WIDTH;
+                let sums = [row(0, i) * 0.5 - row(2, i) * 2.0, 0.0, row(1, i)];
+                sums[at / WIDTH] + before[at] * adds as f32
+            })
+            .collect();
+        assert_close(&bench.read(op.out, 3 * WIDTH), &expected);
+    }
 }
 
 #[test]

@@ -1,0 +1,132 @@
+//! Attention of the fast path.
+
+use super::attention::{Layer, Row, first_seen, place_pages, pool, set_page_runs};
+use super::builder::Builder;
+use super::case::{Case, Element, Operand};
+use super::fused::XLayout;
+use crate::fused::{FusedAttention, FusedOp};
+use crate::fused_launch::has_attention;
+use crate::ops::{Format, PAGE, ReachKind};
+
+/// A layer without pages, and how many query heads share a key head.
+fn layer(b: &mut Builder) -> (Layer, usize) {
+    let head_dim = b.pick(&[64, 80, 96, 128, 128, 256]);
+    let sharing = loop {
+        let sharing = b.pick(&[1, 2, 3, 4, 5, 7, 8, 9, 16]);
+        if has_attention(head_dim, sharing) {
+            break sharing;
+        }
+    };
+    let heads = loop {
+        let heads = b.pick(&[1, 2, 3, 4, 8]);
+        // Fragments have 32 values.
+        if (heads * sharing * head_dim).is_multiple_of(32) {
+            break heads;
+        }
+    };
+    let len = heads * PAGE * head_dim * Format::Bf16.bytes();
+    // Other layers' shares of a page are before, between and after.
+    let [before, between, after] = [(); 3].map(|()| b.pick(&[0, 0, 16, 256]));
+    let layer = Layer {
+        pages: Operand::NONE,
+        page_bytes: before + len + between + len + after,
+        keys: before,
+        values: before + len + between,
+        group: b.below(3),
+        heads,
+        head_dim,
+        value_dim: head_dim,
+        format: Format::Bf16,
+        values_in_keys: false,
+    };
+    (layer, sharing)
+}
+
+/// Rows of one token each, of which the launch covers those from the first on that is returned.
+fn set_rows(b: &mut Builder, layer: &Layer, reach_len: usize) -> (Vec<Row>, usize) {
+    /// Values of keys and values that all rows have.
+    const MOST: usize = 3 << 20;
+    let count = b.pick(&[1, 1, 2, 3, 4, 5, 8, 33]);
+    b.set_count(count);
+    let first_row = b.pick(&[0, 0, 1, 3]);
+    let longest = MOST / (2 * layer.heads * layer.head_dim * count);
+    let rows = first_row + count + b.below(2);
+    let rows: Vec<Row> = (0..rows)
+        .map(|row| {
+            let position = b.pick(&[0, 1, 15, 62, 63, 64, 65, 127, 200, 300, 1100]) + b.below(3);
+            let is_covered = (first_row..first_row + count).contains(&row);
+            let next = if is_covered { position.min(longest) } else { 0 };
+            let gone = match reach_len {
+                0 => 0,
+                len => first_seen((ReachKind::Window, len), next) / PAGE * PAGE,
+            };
+            Row {
+                next,
+                tokens: 1,
+                first: if b.flag() { gone } else { gone.min(PAGE) },
+                pages: Vec::new(),
+            }
+        })
+        .collect();
+    let positions: Vec<u32> = (0..b.tokens)
+        .map(|token| {
+            let row = (token + first_row).checked_sub(b.first);
+            let row = row.and_then(|row| rows.get(row));
+            row.map_or(u32::MAX, |row| row.next as u32)
+        })
+        .collect();
+    b.tables.positions = b.words(&positions);
+    b.rows = rows.len();
+    (rows, first_row)
+}
+
+pub fn attention(mut b: Builder) -> Case {
+    let (mut layer, sharing) = layer(&mut b);
+    let reach_len = b.pick(&[0, 0, 0, 1, 2, 64, 65, 100, 131]);
+    let (mut rows, first_row) = set_rows(&mut b, &layer, reach_len);
+    let pages = place_pages(&mut b, &mut rows);
+    set_page_runs(&mut b, &layer, &rows);
+    let pool = pool(&mut b, &layer, &rows, pages);
+    layer.pages = b.add(pool, Some(Element::Bf16));
+    let (heads, head_dim) = (layer.heads * sharing, layer.head_dim);
+    let mut qkv = b.random_values(b.tokens * (heads + 2 * layer.heads) * head_dim, 2.0);
+    b.spoil_seldom(&mut qkv);
+    let qkv = b.input(&qkv);
+    let pairs = b.pick(&[head_dim / 2, head_dim / 2, head_dim / 4, 1, 0]);
+    let angles = b.random_values(b.tokens * pairs, 3.0);
+    let [cos, sin] = [f32::cos, f32::sin].map(|function| {
+        let values: Vec<f32> = angles.iter().map(|angle| function(*angle)).collect();
+        match pairs {
+            0 => Operand::NONE,
+            _ => b.input(&values),
+        }
+    });
+    let gains = [(); 2].map(|()| b.optional(head_dim, 2.0));
+    let layout = XLayout::random(&mut b, heads * head_dim, true);
+    let out = b.rounded_outputs(layout.len);
+    let softcap = b.pick(&[0.0, 0.0, 5.0]);
+    let scale = 1.0 / (head_dim as f32).sqrt();
+    let eps = b.pick(&[1e-6, 1e-5]);
+    b.finish(move |placed| {
+        let op = FusedAttention {
+            kv: layer.place(placed),
+            qkv: placed.at(qkv),
+            cos: placed.at(cos),
+            sin: placed.at(sin),
+            query_gain: placed.at(gains[0]),
+            key_gain: placed.at(gains[1]),
+            out: placed.at(out),
+            heads: heads as u32,
+            pairs: pairs as u32,
+            reach_len: reach_len as u32,
+            first_row: first_row as u32,
+            scale,
+            softcap,
+            eps,
+            flags: layout.flags,
+            groups: layout.groups,
+            reserved: 0,
+        };
+        FusedOp::Attention(op).into()
+    })
+}
