@@ -29,9 +29,30 @@ __device__ inline int list_quads(uint32_t* list, int cols, int parts, int first_
 }
 struct Fragments {  // of a quad
     uint4 a[4];
-    __device__ void load(const bf16* tile, uint32_t quad, bool there) {  // tile: of 16 rows, this lane's place
-        const bf16* from = tile + (size_t)(quad & 0xffff) * 1024;
-        UNROLL for (int j = 0; j < 4; j++) a[j] = there && (quad >> (16 + j) & 1) ? load_weights(from + j * 256) : make_uint4(0, 0, 0, 0);
+};
+// The weights on their way: each warp has a ring of quads of its own 16 rows, which bulk copies fill. Loads into registers would do,
+// but the compiler has too few scoreboards to wait for one quad and not for those behind it.
+template <int R> struct WarpRing {
+    uint32_t data, bars;  // R quads of 2048 bytes; R barriers
+    int lane;
+    __device__ void fill(int slot, const bf16* tile, uint32_t quad, int cols, bool there) const {  // tile: of 16 rows
+        if (there && lane == 0) {
+            const int k = quad & 0xffff, bytes = min(2048, (cols / 16 - k * 4) * 512);
+            barrier_expect(bars + slot * 8, bytes);
+            bulk_copy(data + slot * 2048, tile + (size_t)k * 1024, bytes, bars + slot * 8);
+        }
+    }
+    __device__ void take(Fragments& f, int slot, uint32_t parity, uint32_t quad, bool there) const {
+        if (there) barrier_wait(bars + slot * 8, parity);
+        UNROLL for (int j = 0; j < 4; j++) {
+            uint4& v = f.a[j];
+            asm volatile("ld.shared.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "r"(data + slot * 2048 + j * 512 + lane * 16) : "memory");
+        }
+        if (!there || (quad >> 16 & 15) != 15) {
+            UNROLL for (int j = 0; j < 4; j++)
+                if (!there || !(quad >> (16 + j) & 1)) f.a[j] = make_uint4(0, 0, 0, 0);
+        }
+        __syncwarp();  // all lanes have read: the slot may be filled again
     }
 };
 // acc (+)= fragments * stage. Waits for the result: other warpgroups keep the tensor cores busy meanwhile.
@@ -49,30 +70,33 @@ template <int NT> __device__ inline void multiply(float (&acc)[NT / 2], const Fr
 // pass after pass. A block ends NT / 4 of the tokens: the others send it their sums of parts.
 static constexpr int BATCH_CLUSTER = 4;
 __host__ __device__ constexpr int batch_threads(int nt) { return nt <= 64 ? 512 : 256; }  // at most
-__host__ __device__ constexpr int batch_stages(int nt) { return nt <= 64 ? 16 : 8; }      // of x, 64 columns each
+__host__ __device__ constexpr int batch_stages(int nt) { return nt <= 32 ? 16 : 6; }  // of x, 64 columns each
+__host__ __device__ constexpr int batch_ring(int nt) { return nt <= 16 ? 5 : 3; }  // quads of weights per warp
 __host__ __device__ constexpr int batch_stride(int nt) { return nt / BATCH_CLUSTER + 2; } // floats between rows of a received part
 __host__ __device__ constexpr size_t batch_smem(int nt, int warpgroups) {
-    return 1024 + (size_t)batch_stages(nt) * nt * 128 + (size_t)warpgroups * BATCH_CLUSTER * 64 * batch_stride(nt) * 4;
+    return 1024 + (size_t)batch_stages(nt) * nt * 128 + (size_t)warpgroups * 4 * batch_ring(nt) * 2048 + (size_t)warpgroups * BATCH_CLUSTER * 64 * batch_stride(nt) * 4;
 }
 
 // blockDim = 128 * warpgroups, a multiple of per; grid = clusters * 4 x blocks of NT tokens. The first warpgroup of each part also
 // brings its x.
 template <int NT, int EPI> __device__ void gemm_batch_body(const FusedLinear& p, const Step& s) {
-    constexpr int CL = BATCH_CLUSTER, RQ = NT == 16 ? 5 : NT == 64 ? 3 : 4, STAGES = batch_stages(NT), STAGE = NT * 128, TS = NT / CL, STRIDE = batch_stride(NT);
+    constexpr int CL = BATCH_CLUSTER, RQ = batch_ring(NT), STAGES = batch_stages(NT), STAGE = NT * 128, TS = NT / CL, STRIDE = batch_stride(NT);
     extern __shared__ uint8_t smem_raw[];
-    __shared__ __align__(8) uint64_t full[STAGES], empty[STAGES], received, taken;
+    __shared__ __align__(8) uint64_t full[STAGES], empty[STAGES], landed[batch_threads(NT) / 32 * RQ], received, taken;
     __shared__ uint32_t list[MAX_QUADS];
     __shared__ float scale[TS];
     __shared__ float2 top[TS][8];
     __shared__ bool last;
     uint8_t* smem = smem_raw + (1024 - smem_address(smem_raw) % 1024) % 1024;
-    float* parts = (float*)(smem + STAGES * STAGE);  // [part][tile][row][STRIDE]
     const int tid = threadIdx.x, lane = tid % 32, warp = tid / 32, wg = tid / 128, g = lane / 4, t = lane % 4, threads = blockDim.x, groups = threads / 128;
     const int rank = blockIdx.x % CL, cluster = blockIdx.x / CL, clusters = gridDim.x / CL, per = p.parts / CL, my_part = wg % per, my_tile = wg / per, per_pass = groups / per;
     const int tiles16 = (p.rows + 15) / 16, tiles = (p.rows + 63) / 64, passes = (tiles + clusters * per_pass - 1) / (clusters * per_pass), token0 = blockIdx.y * NT, count = s.count;
     const int bytes = p.parts * per_pass * 64 * TS * 4;  // that a pass brings
+    const WarpRing<RQ> ring_w{smem_address(smem + STAGES * STAGE + warp * RQ * 2048), smem_address(landed + warp * RQ), lane};
+    float* parts = (float*)(smem + STAGES * STAGE + groups * 4 * RQ * 2048);  // [part][tile][row][STRIDE]
     if (tid == 0) {
         for (int i = 0; i < STAGES; i++) barrier_init(smem_address(&full[i]), 1), barrier_init(smem_address(&empty[i]), per_pass);
+        for (int i = 0; i < groups * 4 * RQ; i++) barrier_init(smem_address(&landed[i]), 1);
         barrier_init(smem_address(&received), 1), barrier_init(smem_address(&taken), CL * groups);
         barrier_init_done();
         barrier_expect(smem_address(&received), bytes);
@@ -100,12 +124,11 @@ template <int NT, int EPI> __device__ void gemm_batch_body(const FusedLinear& p,
         bulk_copy(smem_address(smem + stage * STAGE), p.x + ((size_t)(quads[i % n] & 0xffff) * p.groups + (s.first + token0) / 8) * 512, STAGE, bar);
     };
     auto tile_of = [&](int pass) { return (pass * clusters + cluster) * per_pass + my_tile; };
-    const bf16* weights = p.weights + (size_t)(warp % 4) * (p.cols / 16) * 256 + lane * 8;
+    const bf16* weights = p.weights + (size_t)(warp % 4) * (p.cols / 16) * 256;
     auto place = [&](int pass) { return weights + (size_t)tile_of(pass) * 4 * (p.cols / 16) * 256; };
     auto there = [&](int pass) { return tile_of(pass) * 4 + warp % 4 < tiles16; };
-    Fragments f[RQ];
-    UNROLL for (int i = 0; i < RQ; i++)
-        if (i < n) f[i].load(place(0), quads[i], there(0));
+    // Fills: quad q of the list of all passes goes to slot q % RQ.
+    for (int i = 0; i < RQ && i < n * passes; i++) ring_w.fill(i, place(i / n), quads[i % n], p.cols, there(i / n));
     pdl_wait();
     if (brings) {
         asm volatile("fence.proxy.async.global;" ::: "memory");
@@ -168,28 +191,30 @@ template <int NT, int EPI> __device__ void gemm_batch_body(const FusedLinear& p,
     };
 
     float acc[NT / 2];
-    int used = 0;  // stages
+    int used = 0, slot = 0, fill_pass = RQ / n, fill_q = RQ % n;  // quads used; where the ring is; what fills it next
+    uint32_t parity = 0;
     for (int pass = 0; pass < passes; pass++) {
         if ((p.flags & TRIGGER) && pass + 1 == passes) pdl_trigger();
-        for (int q0 = 0; q0 < n; q0 += RQ) {
-            UNROLL for (int i = 0; i < RQ; i++) {
-                const int q = q0 + i;
-                if (q < n) {
-                    const int stage = ring0 + (resident ? q : used % ring);
-                    barrier_wait(smem_address(&full[stage]), resident ? 0 : used / ring & 1);
-                    multiply<NT>(acc, f[i], smem_address(smem + stage * STAGE), q == 0);
-                    if (!resident && tid % 128 == 0) {
-                        barrier_arrive(smem_address(&empty[stage]));
-                        // The others have had some time to be done with a stage before it is filled again.
-                        const int next = used - ring / 4 + ring;
-                        if (brings && next >= ring && next < copies) bring(next);
-                    }
-                    __syncwarp();
-                    used++;
-                    if (q + RQ < n) f[i].load(place(pass), quads[q + RQ], there(pass));
-                    else if (pass + 1 < passes && i < n) f[i].load(place(pass + 1), quads[i], there(pass + 1));
-                }
+        const bool here = there(pass);
+        for (int q = 0; q < n; q++) {
+            Fragments f;
+            ring_w.take(f, slot, parity, quads[q], here);
+            if (fill_pass < passes) {
+                ring_w.fill(slot, place(fill_pass), quads[fill_q], p.cols, there(fill_pass));
+                if (++fill_q == n) fill_q = 0, fill_pass++;
             }
+            if (++slot == RQ) slot = 0, parity ^= 1;
+            const int stage = ring0 + (resident ? q : used % ring);
+            barrier_wait(smem_address(&full[stage]), resident ? 0 : used / ring & 1);
+            multiply<NT>(acc, f, smem_address(smem + stage * STAGE), q == 0);
+            if (!resident && tid % 128 == 0) {
+                barrier_arrive(smem_address(&empty[stage]));
+                // The others have had some time to be done with a stage before it is filled again.
+                const int next = used - max(1, ring / 4) + ring;
+                if (brings && next >= ring && next < copies) bring(next);
+            }
+            __syncwarp();
+            used++;
         }
         // The sums of the pass before have arrived by now. They are taken, then these are sent.
         if (pass == 0) cluster_wait();
@@ -233,14 +258,14 @@ template <int NT, int EPI> __device__ void gemm_batch_body(const FusedLinear& p,
 
 // ------------------------------------------------------------------ prompt
 
-static constexpr int PROMPT_STAGES = 10, PROMPT_STAGE = 128 * 128, PROMPT_THREADS = 384;
-static constexpr size_t PROMPT_SMEM = 1024 + PROMPT_STAGES * PROMPT_STAGE;
+static constexpr int PROMPT_STAGES = 8, PROMPT_STAGE = 128 * 128, PROMPT_RING = 5, PROMPT_THREADS = 384;
+static constexpr size_t PROMPT_SMEM = 1024 + PROMPT_STAGES * PROMPT_STAGE + 8 * PROMPT_RING * 2048;
 
 // Work items: 128 tokens x CL * 128 rows, tokens first; a cluster walks over them.
 template <int CL, int EPI> __device__ void gemm_prompt_body(const FusedLinear& p, const Step& s) {
-    constexpr int RQ = 3, NT = 128, JU = 2;
+    constexpr int RQ = PROMPT_RING, NT = 128, JU = 2;
     extern __shared__ uint8_t smem_raw[];
-    __shared__ __align__(8) uint64_t full[PROMPT_STAGES], empty[PROMPT_STAGES];
+    __shared__ __align__(8) uint64_t full[PROMPT_STAGES], empty[PROMPT_STAGES], landed[8 * RQ];
     __shared__ uint32_t list[MAX_QUADS];
     __shared__ float scales[2][NT];
     uint8_t* smem = smem_raw + (1024 - smem_address(smem_raw) % 1024) % 1024;
@@ -250,6 +275,7 @@ template <int CL, int EPI> __device__ void gemm_prompt_body(const FusedLinear& p
     const int n = list_quads(list, p.cols, p.parts, 0, p.parts);
     if (tid == 0) {
         for (int i = 0; i < PROMPT_STAGES; i++) barrier_init(smem_address(&full[i]), 1), barrier_init(smem_address(&empty[i]), 2 * CL);
+        for (int i = 0; i < 8 * RQ; i++) barrier_init(smem_address(&landed[i]), 1);
         barrier_init_done();
     }
     __syncthreads();
@@ -295,36 +321,38 @@ template <int CL, int EPI> __device__ void gemm_prompt_body(const FusedLinear& p
         registers_grow<232>();
         const int wg = warp / 4 - 1, g = lane / 4, t = lane % 4;
         auto tile16_of = [&](int item) { return (item / token_blocks * CL + rank) * 8 + wg * 4 + warp % 4; };
-        auto place = [&](int item) { return p.weights + (size_t)tile16_of(item) * (p.cols / 16) * 256 + lane * 8; };
-        Fragments f[RQ];
-        UNROLL for (int i = 0; i < RQ; i++)
-            if (i < n) f[i].load(place(cluster), list[i], cluster < items && tile16_of(cluster) < tiles16);
+        auto place = [&](int item) { return p.weights + (size_t)tile16_of(item) * (p.cols / 16) * 256; };
+        const WarpRing<RQ> ring{smem_address(smem + PROMPT_STAGES * PROMPT_STAGE + (warp - 4) * RQ * 2048), smem_address(landed + (warp - 4) * RQ), lane};
+        int fill_item = cluster, fill_q = 0, slot = 0, used = 0, block = -1, turn = 1;
+        uint32_t parity = 0;
+        auto fill = [&](int to) {
+            if (fill_item >= items) return;
+            ring.fill(to, place(fill_item), list[fill_q], p.cols, tile16_of(fill_item) < tiles16);
+            if (++fill_q == n) fill_q = 0, fill_item += clusters;
+        };
+        for (int i = 0; i < RQ; i++) fill(i);
         pdl_wait();
         float acc[NT / 2], sum[NT / 2];
-        int used = 0, block = -1, turn = 1;
         for (int item = cluster; item < items; item += clusters) {
             if ((p.flags & TRIGGER) && item + clusters >= items) pdl_trigger();
-            const int tile16 = tile16_of(item), following = item + clusters;
+            const int tile16 = tile16_of(item);
             const bool there = tile16 < tiles16;
             UNROLL for (int j = 0; j < NT / 2; j++) sum[j] = 0;
-            for (int q0 = 0; q0 < n; q0 += RQ) {
-                UNROLL for (int i = 0; i < RQ; i++) {
-                    const int q = q0 + i;
-                    if (q < n) {
-                        const uint32_t quad = list[q];
-                        const int stage = used % PROMPT_STAGES;
-                        barrier_wait(smem_address(&full[stage]), used / PROMPT_STAGES & 1);
-                        multiply<NT>(acc, f[i], smem_address(smem + stage * PROMPT_STAGE), quad >> 20 & 1);
-                        if (CL == 1) {
-                            if (tid % 128 == 0) barrier_arrive(smem_address(&empty[stage]));
-                        } else if (tid % 128 < CL) barrier_arrive_remote(smem_address(&empty[stage]), tid % 128);
-                        used++;
-                        if (q + RQ < n) f[i].load(place(item), list[q + RQ], there);
-                        else if (following < items && i < n) f[i].load(place(following), list[i], tile16_of(following) < tiles16);
-                        if (quad >> 21 & 1) {
-                            UNROLL for (int j = 0; j < NT / 2; j++) sum[j] += acc[j];
-                        }
-                    }
+            for (int q = 0; q < n; q++) {
+                const uint32_t quad = list[q];
+                const int stage = used % PROMPT_STAGES;
+                Fragments f;
+                ring.take(f, slot, parity, quad, there);
+                fill(slot);
+                if (++slot == RQ) slot = 0, parity ^= 1;
+                barrier_wait(smem_address(&full[stage]), used / PROMPT_STAGES & 1);
+                multiply<NT>(acc, f, smem_address(smem + stage * PROMPT_STAGE), quad >> 20 & 1);
+                if (CL == 1) {
+                    if (tid % 128 == 0) barrier_arrive(smem_address(&empty[stage]));
+                } else if (tid % 128 < CL) barrier_arrive_remote(smem_address(&empty[stage]), tid % 128);
+                used++;
+                if (quad >> 21 & 1) {
+                    UNROLL for (int j = 0; j < NT / 2; j++) sum[j] += acc[j];
                 }
             }
             if (p.sums && item % token_blocks != block) {
