@@ -196,10 +196,10 @@ impl DeviceStorage {
         }
     }
 
-    /// The positions of a group that a sequence of `len` tokens exports: those in reach of the
-    /// next token.
+    /// The positions of a group that a sequence of `len` tokens exports: the pages in reach of the
+    /// next token. Whole pages, because the sequence can be cut wherever pages reach back far enough.
     fn exported(&self, group: usize, len: usize) -> Range<usize> {
-        self.layout.reach(group).first_seen(len)..len
+        self.layout.reach(group).first_seen(len) / PAGE * PAGE..len
     }
 
     /// Bytes of one exported token in a group.
