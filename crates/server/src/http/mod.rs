@@ -127,12 +127,22 @@ impl Server {
         // Connections still open after that are ended.
         let _ = timeout(ENDING, connections.ended()).await;
         connections.end().await;
-        if timeout(ENDING, app.models.close()).await.is_err() {
+        let close = app.models.close();
+        tokio::pin!(close);
+        let mut closed = timeout(ENDING, &mut close).await.is_ok();
+        if !closed && app.models.are_storing() {
+            closed = timeout(STORING, &mut close).await.is_ok();
+        }
+        if !closed {
             // A model that is being loaded cannot be interrupted.
-            tracing::warn!("some models are still loading; the process ends without closing them");
+            tracing::warn!("some models are not closed; the process ends without closing them");
         }
     }
 }
+
+/// How long engines may store cached prefixes on disk after they were told to end, as they limit
+/// themselves.
+const STORING: Duration = Duration::from_secs(20);
 
 /// Waits until no request uses a model, and cancels those that exceed the shutdown timeout. Probes and
 /// admin requests are not waited for.

@@ -12,7 +12,7 @@ use crate::app::App;
 
 /// How long closing takes at most after the shutdown timeout: telling clients, closing connections and
 /// models, and sending the last traces and log lines.
-const CLOSING: Duration = Duration::from_secs(15);
+const CLOSING: Duration = Duration::from_secs(35);
 /// How long it takes at most after a second signal: sending the last traces and log lines.
 const CLOSING_AT_ONCE: Duration = Duration::from_secs(5);
 

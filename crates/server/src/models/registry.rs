@@ -187,6 +187,15 @@ impl Models {
         Ok(loaded.is_some())
     }
 
+    /// Whether an engine that is ending may still store cached prefixes on disk.
+    pub fn are_storing(&self) -> bool {
+        let state = self.inner.lock();
+        let stores = |slot: &Slot| {
+            matches!(slot.phase, Phase::Closing { .. }) && slot.model.kv_disk != Some(0)
+        };
+        state.slots.iter().any(stores)
+    }
+
     /// Refuses new leases, and returns when every model is closed.
     pub async fn close(&self) {
         self.inner.lock().closing = true;
