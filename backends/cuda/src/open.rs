@@ -52,6 +52,7 @@ pub struct Draft {
     limits: Limits,
     traits: DeviceTraits,
     lower: Lower,
+    is_fast: bool,
 }
 
 impl Draft {
@@ -126,6 +127,7 @@ impl Draft {
             limits,
             traits,
             lower,
+            is_fast,
         })
     }
 
@@ -134,7 +136,9 @@ impl Draft {
             device: self.traits.label.clone(),
             kv_format: self.kv_format.to_string(),
             draws: false,
-            batch_invariant: true,
+            // Rows never depend on each other. On the fast path a prompt's last bits depend on how
+            // it was cut: rows of one token attend in another kernel than longer ones.
+            batch_invariant: !self.is_fast,
         };
         let mut plan = Plan::new(&source.spec, &self.limits, traits);
         let runs_tower = runs_tower(&source.spec, &self.limits.sizes.media);

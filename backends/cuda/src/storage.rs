@@ -94,7 +94,9 @@ impl DeviceStorage {
             let base = if layout.groups() == 1 {
                 committed = bytes;
                 chunk.is_committed = true;
-                device.allocate(bytes)?
+                let base = device.allocate(bytes)?;
+                device.clear(base, bytes)?;
+                base
             } else {
                 device.reserve(bytes)?
             };
@@ -163,7 +165,9 @@ impl DeviceStorage {
             chunk.users += 1;
             if !chunk.is_committed {
                 let at = pool.base.offset((index * CHUNK) as u64);
-                self.device.get_mut().commit(at, CHUNK)?;
+                let device = self.device.get_mut();
+                device.commit(at, CHUNK)?;
+                device.clear(at, CHUNK)?;
                 chunk.is_committed = true;
                 self.committed += CHUNK;
                 grown = true;
