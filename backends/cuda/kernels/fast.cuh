@@ -395,48 +395,58 @@ template <int M, int D, bool EVEN, int EPI, int WARPS> __device__ void fused_lin
 
 // --------------------------------------------------------------- attention
 
-// A head of qkv: its norm, then its rope; a warp's work. Lane i has pairs i, i + 32, ...: values (lo, hi) of head dimensions
-// where(j, ...). Pairs beyond the rope's pass through.
+// cos and sin of this lane's pairs lane, lane + 32, ... Pairs beyond the rope's pass through.
+template <int HD> struct LaneAngles {
+    static constexpr int PAIRS = (HD / 2 + 31) / 32;
+    float c[PAIRS], s[PAIRS];
+    __device__ LaneAngles(const float* cos, const float* sin, int pairs) {
+        UNROLL for (int i = 0; i < PAIRS; i++) {
+            const int j = threadIdx.x % 32 + 32 * i;
+            c[i] = j < pairs ? __ldcg(cos + j) : 1, s[i] = j < pairs ? __ldcg(sin + j) : 0;
+        }
+    }
+};
+// A head of qkv: its norm, then its rope; a warp's work. A lane's pair j is values low(j) and high(j).
 template <int HD> struct RotatedHead {
     static constexpr int PAIRS = (HD / 2 + 31) / 32;
-    float lo[PAIRS], hi[PAIRS];
+    float lo[PAIRS], hi[PAIRS], gl[PAIRS], gh[PAIRS];
     __device__ static int low(int j, int pairs) { return j < pairs ? j : pairs + j; }
     __device__ static int high(int j, int pairs) { return j < pairs ? j + pairs : HD / 2 + j; }
-    __device__ RotatedHead(const float* from, const float* gain, float eps, const float* cos, const float* sin, int pairs) {
-        const int lane = threadIdx.x % 32;
-        float q = 0, c[PAIRS], s[PAIRS];
+    __device__ void load(const float* from, const float* gain, int pairs) {
         UNROLL for (int i = 0; i < PAIRS; i++) {
-            const int j = lane + 32 * i;
-            lo[i] = hi[i] = s[i] = 0, c[i] = 1;
-            if (j < HD / 2) {
-                lo[i] = __ldcg(from + low(j, pairs)), hi[i] = __ldcg(from + high(j, pairs));
-                if (j < pairs) c[i] = __ldcg(cos + j), s[i] = __ldcg(sin + j);
-            }
-            q += lo[i] * lo[i] + hi[i] * hi[i];
+            const int j = threadIdx.x % 32 + 32 * i;
+            const bool there = HD % 64 == 0 || j < HD / 2;
+            lo[i] = there ? __ldcg(from + low(j, pairs)) : 0, hi[i] = there ? __ldcg(from + high(j, pairs)) : 0;
+            gl[i] = gain && there ? gain[low(j, pairs)] : 1, gh[i] = gain && there ? gain[high(j, pairs)] : 1;
         }
-        if (gain) {
+    }
+    __device__ void rotate(bool norm, float eps, const LaneAngles<HD>& a) {
+        if (norm) {
+            float q = 0;
+            UNROLL for (int i = 0; i < PAIRS; i++) q += lo[i] * lo[i] + hi[i] * hi[i];
             for (int o = 16; o; o /= 2) q += __shfl_xor_sync(~0u, q, o);
             const float f = rsqrtf(q / HD + eps);
-            UNROLL for (int i = 0; i < PAIRS; i++) {
-                const int j = lane + 32 * i;
-                if (j < HD / 2) lo[i] *= f * gain[low(j, pairs)], hi[i] *= f * gain[high(j, pairs)];
-            }
+            UNROLL for (int i = 0; i < PAIRS; i++) lo[i] *= f * gl[i], hi[i] *= f * gh[i];
         }
         UNROLL for (int i = 0; i < PAIRS; i++) {
-            const float a = lo[i] * c[i] - hi[i] * s[i], b = hi[i] * c[i] + lo[i] * s[i];
-            lo[i] = a, hi[i] = b;
+            const float x = lo[i] * a.c[i] - hi[i] * a.s[i], y = hi[i] * a.c[i] + lo[i] * a.s[i];
+            lo[i] = x, hi[i] = y;
         }
     }
     template <class To> __device__ void store(To* to, int pairs) const {
-        const int lane = threadIdx.x % 32;
         UNROLL for (int i = 0; i < PAIRS; i++) {
-            const int j = lane + 32 * i;
-            if (j < HD / 2) to[low(j, pairs)] = To(__float2bfloat16(lo[i])), to[high(j, pairs)] = To(__float2bfloat16(hi[i]));
+            const int j = threadIdx.x % 32 + 32 * i;
+            if (HD % 64 == 0 || j < HD / 2) to[low(j, pairs)] = To(__float2bfloat16(lo[i])), to[high(j, pairs)] = To(__float2bfloat16(hi[i]));
         }
     }
 };
 
-__device__ inline float weight_of(float m, float top) { return m == -INFINITY ? 0.0f : exp2f(m - top); }
+__device__ inline float exp2_fast(float x) {  // 0 for -inf
+    float y;
+    asm("ex2.approx.ftz.f32 %0, %1;" : "=f"(y) : "f"(x));
+    return y;
+}
+__device__ inline float finite(float top) { return top == -INFINITY ? 0.0f : top; }  // -inf - finite(-inf) is -inf, not NaN
 template <int GROUPS> __device__ inline void group_barrier(int group) {  // constant names: a variable one would reserve all sixteen
     if (GROUPS == 1) __syncthreads();
     else if (group == 0) asm volatile("bar.sync 1, 128;" ::: "memory");
@@ -446,9 +456,7 @@ template <int GROUPS> __device__ inline void group_barrier(int group) {  // cons
 }
 
 static constexpr int SPLITS = 16;  // of a row's pages
-template <int HD> __host__ __device__ constexpr size_t attention_smem(int gq, int groups, int cluster) {
-    return sizeof(float) * ((size_t)groups * 4 * gq * (HD + 4) + (size_t)SPLITS * ((gq * HD + cluster - 1) / cluster));
-}
+template <int HD> __host__ __device__ constexpr size_t attention_smem(int gq, int cluster) { return sizeof(float) * SPLITS * (size_t)((gq * HD + cluster - 1) / cluster); }
 // The address in the block of rank r of the cluster that corresponds to p here.
 __device__ inline uint32_t of_rank(const void* p, int r) {
     uint32_t a;
@@ -457,48 +465,72 @@ __device__ inline uint32_t of_rank(const void* p, int r) {
 }
 __device__ inline void cluster_arrive() { asm volatile("barrier.cluster.arrive.release.aligned;" ::: "memory"); }
 __device__ inline void cluster_wait() { asm volatile("barrier.cluster.wait.acquire.aligned;" ::: "memory"); }
+// Barriers in shared memory. Default scopes, as libraries do: at cluster scope they would wait for all of a thread's loads in flight.
+__device__ inline uint32_t smem_address(const void* p) { return (uint32_t)__cvta_generic_to_shared(p); }
+__device__ inline void barrier_init(uint32_t bar, int arrivals) { asm volatile("mbarrier.init.shared::cta.b64 [%0], %1;" ::"r"(bar), "r"(arrivals) : "memory"); }
+__device__ inline void barrier_init_done() { asm volatile("fence.mbarrier_init.release.cluster;" ::: "memory"); }
+__device__ inline void barrier_expect(uint32_t bar, int bytes) { asm volatile("mbarrier.arrive.expect_tx.shared::cta.b64 _, [%0], %1;" ::"r"(bar), "r"(bytes) : "memory"); }
+__device__ inline void barrier_arrive(uint32_t bar) { asm volatile("mbarrier.arrive.shared::cta.b64 _, [%0];" ::"r"(bar) : "memory"); }
+__device__ inline void barrier_arrive_remote(uint32_t bar, int rank) {
+    asm volatile("{.reg .b32 a; mapa.shared::cluster.u32 a, %0, %1; mbarrier.arrive.shared::cluster.b64 _, [a];}" ::"r"(bar), "r"(rank) : "memory");
+}
+__device__ inline void barrier_wait(uint32_t bar, uint32_t parity) {
+    asm volatile("{.reg .pred p;\n WAIT: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n @p bra DONE;\n bra WAIT;\n DONE:}" ::"r"(bar), "r"(parity) : "memory");
+}
+// Floats to another block's shared memory, whose barrier counts the bytes. Both addresses are the cluster's.
+__device__ inline void send(uint32_t to, float a, uint32_t bar) {
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(to), "f"(a), "r"(bar) : "memory");
+}
+__device__ inline void send2(uint32_t to, float a, float b, uint32_t bar) {
+    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(to), "f"(a), "f"(b), "r"(bar) : "memory");
+}
 
 // One new token per row against its row's pages, for one KV head and its query heads, which a cluster of CL blocks shares.
-// Order of sums: a row's pages are cut into 16 splits of adjacent pages (ceil(pages / 16) each); in a split, warp w walks over
-// slots 16w..16w+15 of its pages; then warps, splits and the new token are added in order. So it depends on the row's length alone, and
-// neither on CL nor on GROUPS (of four warps, one split each at a time).
-// A warp: scores = K (A operand, 16 slots) * q (B, heads as columns), out += V (A, dimensions x slots) * p (B). Row r of the score
-// tile is slot 4 * (r % 8 / 2) + r % 2 + 2 * (r / 8), so that a lane's slots of V are adjacent.
-// Blocks send their parts to the block that adds them, so one barrier suffices: nobody reads another's memory.
+// Order of sums: a row's pages are cut into 16 splits of adjacent pages (ceil(pages / 16) each); the softmax of a split runs over its
+// pages in order; then splits and the new token are added in order. So it depends on the row's length alone, and neither on CL nor on
+// GROUPS (of four warps, one split each at a time).
+// A group and a page: warp w scores slots 16w.. (K is the A operand, heads are the columns of B), the group shares its probabilities,
+// and warp w sums its dimensions (V is A). Blocks send their splits to the block that adds them: nobody reads another's memory.
 template <int HD, int NQ, int GROUPS, int CL> __device__ void fused_attention_body(const FusedAttention& p, const Step& s) {
-    constexpr int JK = (HD + 31) / 32, DT = HD / 16, T = 128 * GROUPS, LOCAL = SPLITS / CL, Q = 8 * NQ, QS = JK * 32 + 8;
+    constexpr int JK = (HD + 31) / 32, DT = (HD + 63) / 64, T = 128 * GROUPS, LOCAL = SPLITS / CL, Q = 8 * NQ, QS = JK * 32 + 8, WARPS = T / 32;
     static_assert(HD % 16 == 0, "head_dim");
-    extern __shared__ __align__(16) float smem_f[];
-    __shared__ __align__(16) bf16 sq[Q][QS];
-    __shared__ float sm[GROUPS][4][Q], sl[GROUPS][4][Q], kn[HD], sn[Q], rm[SPLITS][Q], rl[SPLITS][Q];
-    MARK(0);
-    if constexpr (CL > 1) cluster_arrive();  // that all blocks have started, before the first send
+    extern __shared__ __align__(16) float ro[];  // [split][share]
+    __shared__ __align__(16) bf16 sq[Q][QS], sp[GROUPS][Q][PAGE + 8];
+    __shared__ float smax[GROUPS][4][Q], kn[HD], sn[Q], rm[SPLITS][Q], rl[SPLITS][Q];
+    __shared__ __align__(8) uint64_t received;
     const int tid = threadIdx.x, lane = tid % 32, g = lane / 4, t = lane % 4, group = tid / 128, w = tid / 32 % 4;
-    const int rank = CL > 1 ? blockIdx.x : 0, h = blockIdx.y, token = s.first + blockIdx.z, gq = p.heads / p.kv.heads;
-    const int total = gq * HD, share = (total + CL - 1) / CL;  // outputs; those that a block ends
-    float* so = smem_f + (size_t)(group * 4) * gq * (HD + 4);  // [warp][head][HD + 4]
-    float* ro = smem_f + (size_t)(GROUPS * 4) * gq * (HD + 4); // [split][share]
-    const bool newest = rank == CL - 1;  // this block has the new token's score, and writes it
+    const int rank = CL > 1 ? blockIdx.x : 0, h = blockIdx.y, token = s.first + blockIdx.z;
+    MARK(0);
+    if constexpr (CL > 1) {
+        if (tid == 0) barrier_init(smem_address(&received), 1), barrier_init_done();
+        __syncwarp();
+        cluster_arrive();  // that all blocks have started, before the first send
+    }
     const int position = s.tables.positions[token];
     const PageRun run = s.tables.page_runs[p.kv.group * s.tables.run_stride + p.first_row + blockIdx.z];
+    const LaneAngles<HD> angles(p.cos + (size_t)token * p.pairs, p.sin + (size_t)token * p.pairs, p.pairs);  // written two kernels ago or more
+    const int gq = p.heads / p.kv.heads, total = gq * HD, share = (total + CL - 1) / CL, inverse = (1 << 22) / share + 1;  // outputs; those that a block ends
     const int from = p.reach_len && position + 1 > (int)p.reach_len ? position + 1 - (int)p.reach_len : 0;
     const int page0 = from / PAGE, pages = position > from ? (position - 1) / PAGE + 1 - page0 : 0;
     const int per = (pages + SPLITS - 1) / SPLITS, splits = pages ? (pages + per - 1) / per : 0;
+    const bool newest = rank == CL - 1;  // this block has the new token's score, and writes it
     const uint32_t* page_ids = s.tables.pages + run.start + (page0 - (int)run.first / PAGE);
     auto base_of = [&](int page) { return p.kv.pages + page_ids[page] * p.kv.page_bytes; };
 
-    uint4 kf[JK][2];
-    uint2 vf[DT][2];
+    uint4 kf[JK][2], vf[DT][2][2];
     auto load_k = [&](const uint8_t* base) {
-        const bf16* k = (const bf16*)(base + p.kv.keys) + ((size_t)h * PAGE + w * 16 + 4 * (g / 2) + g % 2) * HD + t * 8;
+        const bf16* k = (const bf16*)(base + p.kv.keys) + ((size_t)h * PAGE + w * 16 + g) * HD + t * 8;
         UNROLL for (int half = 0; half < 2; half++)
             UNROLL for (int j = 0; j < JK; j++)
-                kf[j][half] = (j + 1) * 32 <= HD || j * 32 + t * 8 < HD ? load_weights(k + half * 2 * HD + j * 32) : make_uint4(0, 0, 0, 0);
+                kf[j][half] = (j + 1) * 32 <= HD || j * 32 + t * 8 < HD ? load_weights(k + half * 8 * HD + j * 32) : make_uint4(0, 0, 0, 0);
     };
     auto load_v = [&](const uint8_t* base) {
-        const bf16* v = (const bf16*)(base + p.kv.values) + ((size_t)h * HD + g) * PAGE + w * 16 + t * 4;
+        const bf16* v = (const bf16*)(base + p.kv.values) + ((size_t)h * HD + w * DT * 16 + g) * PAGE + t * 8;
         UNROLL for (int dt = 0; dt < DT; dt++)
-            UNROLL for (int half = 0; half < 2; half++) vf[dt][half] = load_weights2(v + (dt * 16 + half * 8) * PAGE);
+            if (HD % 64 == 0 || (w * DT + dt) * 16 < HD) {
+                UNROLL for (int half = 0; half < 2; half++)
+                    UNROLL for (int j = 0; j < 2; j++) vf[dt][j][half] = load_weights(v + (dt * 16 + half * 8) * PAGE + j * 32);
+            }
     };
     // Pages are counted from page0. A group's splits ascend, and only the last ones are empty.
     int local = group, page = (local * CL + rank) * per;
@@ -507,10 +539,11 @@ template <int HD, int NQ, int GROUPS, int CL> __device__ void fused_attention_bo
         const uint8_t* base = base_of(page);
         load_k(base), load_v(base);
     }
+    MARK(1);
     uint8_t* place = nullptr;
     if (newest) place = base_of(position / PAGE - page0);
-    MARK(1);
     for (int i = tid; i < Q * QS / 8; i += T) ((uint4*)sq)[i] = make_uint4(0, 0, 0, 0);  // heads and dimensions that are not there
+    if (CL > 1 && tid == 0) barrier_expect(smem_address(&received), 4 * (splits * (min(share, total - rank * share) + 2 * gq) + gq));
     __syncthreads();
     pdl_wait();  // only now: older tokens are final since the last step, and the new one's place is masked
     MARK(2);
@@ -519,129 +552,151 @@ template <int HD, int NQ, int GROUPS, int CL> __device__ void fused_attention_bo
     const float* qkv = p.qkv + (size_t)token * (p.heads + 2 * p.kv.heads) * HD;
     const float* new_value = qkv + (size_t)(p.heads + p.kv.heads + h) * HD;
     const int mine = rank * share + tid;  // the first output that this thread ends
-    float value = tid < share && mine < total ? __ldcg(new_value + mine % HD) : 0;
     {
-        const float *cos = p.cos + (size_t)token * p.pairs, *sin = p.sin + (size_t)token * p.pairs;
-        for (int head = tid / 32; head < gq + newest; head += T / 32) {  // "head" gq is the new key
-            if (head < gq) RotatedHead<HD>(qkv + (size_t)(h * gq + head) * HD, p.query_gain, p.eps, cos, sin, p.pairs).store(sq[head], p.pairs);
-            else RotatedHead<HD>(qkv + (size_t)(p.heads + h) * HD, p.key_gain, p.eps, cos, sin, p.pairs).store(kn, p.pairs);
+        const int heads = gq + newest;  // "head" gq is the new key
+        for (int head = tid / 32; head < heads; head += 2 * WARPS) {
+            RotatedHead<HD> r[2];
+            UNROLL for (int i = 0; i < 2; i++) {
+                const int at = head + i * WARPS;
+                if (at < heads) r[i].load(qkv + (size_t)(at < gq ? h * gq + at : p.heads + h) * HD, at < gq ? p.query_gain : p.key_gain, p.pairs);
+            }
+            UNROLL for (int i = 0; i < 2; i++) {
+                const int at = head + i * WARPS;
+                if (at < heads) {
+                    r[i].rotate((at < gq ? p.query_gain : p.key_gain) != nullptr, p.eps, angles);
+                    if (at < gq) r[i].store(sq[at], p.pairs);
+                    else r[i].store(kn, p.pairs);
+                }
+            }
         }
     }
+    float value = tid < share && mine < total ? __ldcg(new_value + mine % HD) : 0;
     __syncthreads();
     MARK(3);
-    const float log2e = 1.44269504f;
-    auto score = [&](float x) {  // times log2(e)
-        x *= p.scale;
-        if (p.softcap > 0) x = tanhf(x / p.softcap) * p.softcap;
-        return x * log2e;
-    };
+    const float factor = p.scale * 1.44269504f;  // scores are times log2(e)
+    auto capped = [&](float x) { return tanhf(x * p.scale / p.softcap) * p.softcap * 1.44269504f; };
     bool met = CL == 1;  // all blocks of the cluster have started
     auto meet = [&] {
         if (!met) cluster_wait();
         met = true;
     };
-    auto send = [&](float* to, int r, float v) {
-        if constexpr (CL > 1) asm volatile("st.shared::cluster.f32 [%0], %1;" ::"r"(of_rank(to, r)), "f"(v) : "memory");
-        else *to = v;
-    };
-
-    for (; local < LOCAL && some; local += GROUPS) {
-        const int split = local * CL + rank, end = min(pages, (split + 1) * per), following = ((local + GROUPS) * CL + rank) * per;
-        float m[NQ][2], l[NQ][2], o[NQ][DT][4];  // of heads 2t and 2t+1
-        UNROLL for (int nq = 0; nq < NQ; nq++)
-            UNROLL for (int i = 0; i < 2; i++) {
-                m[nq][i] = -INFINITY, l[nq][i] = 0;
-                UNROLL for (int dt = 0; dt < DT; dt++) o[nq][dt][i] = o[nq][dt][i + 2] = 0;
-            }
-        while (page < end) {
-            const int next = page + 1 < end ? page + 1 : local + GROUPS < LOCAL ? following : pages;
-            const bool more = next < pages;  // loaded as the registers of this page become free
-            const uint8_t* base = more ? base_of(next) : nullptr;
-            const int slot = (page0 + page) * PAGE + w * 16 + 4 * (g / 2) + g % 2;
-            uint32_t pr[NQ][2];
-            float c[NQ][4];
-            UNROLL for (int nq = 0; nq < NQ; nq++) {
-                UNROLL for (int i = 0; i < 4; i++) c[nq][i] = 0;
-                UNROLL for (int j = 0; j < JK; j++) {  // 32 dimensions, permuted alike in both operands
-                    const uint4 b = *(const uint4*)&sq[nq * 8 + g][j * 32 + t * 8];
-                    mma(c[nq], kf[j][0].x, kf[j][1].x, kf[j][0].y, kf[j][1].y, b.x, b.y);
-                    mma(c[nq], kf[j][0].z, kf[j][1].z, kf[j][0].w, kf[j][1].w, b.z, b.w);
-                }
-            }
-            MARK(4);
-            if (more) load_k(base);
-            UNROLL for (int nq = 0; nq < NQ; nq++) {
-                UNROLL for (int i = 0; i < 4; i++) {
-                    const int at = slot + i / 2 * 2;
-                    c[nq][i] = at >= from && at < position ? score(c[nq][i]) : -INFINITY;
-                }
-                float pv[4];
-                UNROLL for (int i = 0; i < 2; i++) {
-                    float top = fmaxf(c[nq][i], c[nq][i + 2]);
-                    for (int d = 4; d < 32; d *= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, d));
-                    top = fmaxf(top, m[nq][i]);
-                    const float alpha = weight_of(m[nq][i], top);
-                    pv[i] = weight_of(c[nq][i], top), pv[i + 2] = weight_of(c[nq][i + 2], top);
-                    m[nq][i] = top, l[nq][i] = l[nq][i] * alpha + (pv[i] + pv[i + 2]);
-                    UNROLL for (int dt = 0; dt < DT; dt++) o[nq][dt][i] *= alpha, o[nq][dt][i + 2] *= alpha;
-                }
-                pr[nq][0] = transpose8(pack2(pv[0], pv[1])), pr[nq][1] = transpose8(pack2(pv[2], pv[3]));
-            }
-            // What lies beyond the sequence may be anything, and 0 * NaN is NaN.
-            const int beyond = position - ((page0 + page) * PAGE + w * 16 + 4 * t);
-            if (beyond < 4) {
-                const uint32_t lo = beyond <= 0 ? 0 : beyond == 1 ? 0xffffu : ~0u, hi = beyond <= 2 ? 0 : 0xffffu;
-                UNROLL for (int dt = 0; dt < DT; dt++)
-                    UNROLL for (int half = 0; half < 2; half++) vf[dt][half].x &= lo, vf[dt][half].y &= hi;
-            }
-            __syncwarp();
-            UNROLL for (int dt = 0; dt < DT; dt++)
-                UNROLL for (int nq = 0; nq < NQ; nq++) mma(o[nq][dt], vf[dt][0].x, vf[dt][1].x, vf[dt][0].y, vf[dt][1].y, pr[nq][0], pr[nq][1]);
-            MARK(5);
-            if (more) load_v(base);
-            page++;
-        }
-        UNROLL for (int nq = 0; nq < NQ; nq++)
-            UNROLL for (int i = 0; i < 2; i++) {
-                const int head = nq * 8 + 2 * t + i;
-                float sum = l[nq][i];
-                for (int d = 4; d < 32; d *= 2) sum += __shfl_xor_sync(~0u, sum, d);
-                if (head < gq) {
-                    if (g == 0) sm[group][w][head] = m[nq][i], sl[group][w][head] = sum;
-                    float* to = so + (size_t)(w * gq + head) * (HD + 4) + g;
-                    UNROLL for (int dt = 0; dt < DT; dt++) to[dt * 16] = o[nq][dt][i], to[dt * 16 + 8] = o[nq][dt][i + 2];
-                }
-            }
-        group_barrier<GROUPS>(group);
-        MARK(6);
-        meet();
-        for (int i = tid % 128; i < total; i += 128) {
-            const int head = i / HD, owner = CL > 1 ? i / share : 0;
-            float top = -INFINITY, y = 0;
-            UNROLL for (int k = 0; k < 4; k++) top = fmaxf(top, sm[group][k][head]);
-            UNROLL for (int k = 0; k < 4; k++) y += weight_of(sm[group][k][head], top) * so[(size_t)(k * gq + head) * (HD + 4) + i % HD];
-            send(ro + (size_t)split * share + (i - owner * share), owner, y);
-        }
-        for (int i = tid % 128; i < gq * CL; i += 128) {
-            const int head = i / CL;
-            float top = -INFINITY, sum = 0;
-            UNROLL for (int k = 0; k < 4; k++) top = fmaxf(top, sm[group][k][head]);
-            UNROLL for (int k = 0; k < 4; k++) sum += weight_of(sm[group][k][head], top) * sl[group][k][head];
-            send(&rm[split][head], i % CL, top), send(&rl[split][head], i % CL, sum);
-        }
-        page = following, some = following < pages;
-        if (local + GROUPS < LOCAL && some) group_barrier<GROUPS>(group);
-    }
-    MARK(7);
-    meet();
-    if (newest && group == GROUPS - 1)
+    auto score_new = [&] {  // of the new token
         for (int head = w; head < gq; head += 4) {
             float x = 0;
             for (int d = lane; d < HD; d += 32) x += __bfloat162float(sq[head][d]) * kn[d];
             for (int o = 16; o; o /= 2) x += __shfl_xor_sync(~0u, x, o);
-            if (lane < CL) send(&sn[head], lane, score(x));
+            x = p.softcap > 0 ? capped(x) : x * factor;
+            if (lane < CL) {
+                if constexpr (CL > 1) send(of_rank(&sn[head], lane), x, of_rank(&received, lane));
+                else sn[head] = x;
+            }
         }
-    if constexpr (CL > 1) cluster_arrive(), cluster_wait();
+    };
+    if (newest && GROUPS > 1 && group == GROUPS - 1) meet(), score_new();
+
+    for (; local < LOCAL && some; local += GROUPS) {
+        const int split = local * CL + rank, end = min(pages, (split + 1) * per), following = ((local + GROUPS) * CL + rank) * per;
+        float m[NQ][2], l[NQ][4], o[NQ][DT][4];  // of heads 2t and 2t+1
+        UNROLL for (int nq = 0; nq < NQ; nq++) {
+            m[nq][0] = m[nq][1] = -INFINITY;
+            UNROLL for (int i = 0; i < 4; i++) {
+                l[nq][i] = 0;
+                UNROLL for (int dt = 0; dt < DT; dt++) o[nq][dt][i] = 0;
+            }
+        }
+        while (page < end) {
+            const int next = page + 1 < end ? page + 1 : local + GROUPS < LOCAL ? following : pages;
+            const bool more = next < pages;  // loaded as the registers of this page become free
+            const uint8_t* base = more ? base_of(next) : nullptr;
+            const int first = (page0 + page) * PAGE, slot = first + w * 16 + g;
+            float c[NQ][4];
+            UNROLL for (int nq = 0; nq < NQ; nq++) {
+                float c2[2][4] = {};  // two chains: half the latency
+                UNROLL for (int j = 0; j < JK; j++) {  // 32 dimensions, permuted alike in both operands
+                    const uint4 b = *(const uint4*)&sq[nq * 8 + g][j * 32 + t * 8];
+                    mma(c2[0], kf[j][0].x, kf[j][1].x, kf[j][0].y, kf[j][1].y, b.x, b.y);
+                    mma(c2[1], kf[j][0].z, kf[j][1].z, kf[j][0].w, kf[j][1].w, b.z, b.w);
+                }
+                UNROLL for (int i = 0; i < 4; i++) c[nq][i] = c2[0][i] + c2[1][i];
+            }
+            MARK(4);
+            if (more) load_k(base);
+            UNROLL for (int nq = 0; nq < NQ; nq++) {
+                if (p.softcap > 0) {
+                    UNROLL for (int i = 0; i < 4; i++) c[nq][i] = capped(c[nq][i]);
+                } else {
+                    UNROLL for (int i = 0; i < 4; i++) c[nq][i] *= factor;
+                }
+                UNROLL for (int i = 0; i < 4; i++)
+                    if (slot + i / 2 * 8 < from || slot + i / 2 * 8 >= position) c[nq][i] = -INFINITY;
+                UNROLL for (int i = 0; i < 2; i++) {
+                    float top = fmaxf(c[nq][i], c[nq][i + 2]);
+                    for (int d = 4; d < 32; d *= 2) top = fmaxf(top, __shfl_xor_sync(~0u, top, d));
+                    if (g == 0) smax[group][w][nq * 8 + 2 * t + i] = top;
+                }
+            }
+            group_barrier<GROUPS>(group);
+            UNROLL for (int nq = 0; nq < NQ; nq++)
+                UNROLL for (int i = 0; i < 2; i++) {
+                    const int head = nq * 8 + 2 * t + i;
+                    float top = m[nq][i];
+                    UNROLL for (int k = 0; k < 4; k++) top = fmaxf(top, smax[group][k][head]);
+                    const float base2 = finite(top), alpha = exp2_fast(m[nq][i] - base2);
+                    m[nq][i] = top, l[nq][i] *= alpha;
+                    sp[group][head][w * 16 + g] = __float2bfloat16(exp2_fast(c[nq][i] - base2)), sp[group][head][w * 16 + g + 8] = __float2bfloat16(exp2_fast(c[nq][i + 2] - base2));
+                    UNROLL for (int dt = 0; dt < DT; dt++) o[nq][dt][i] *= alpha, o[nq][dt][i + 2] *= alpha;
+                }
+            if (first + PAGE > position) {  // what lies beyond the sequence may be anything, and 0 * NaN is NaN
+                UNROLL for (int j = 0; j < 2; j++) {
+                    const int valid = position - first - j * 32 - t * 8;  // of eight slots
+                    auto mask = [&](int pair) { return valid >= 2 * pair + 2 ? ~0u : valid == 2 * pair + 1 ? 0xffffu : 0u; };
+                    UNROLL for (int dt = 0; dt < DT; dt++)
+                        UNROLL for (int half = 0; half < 2; half++) vf[dt][j][half].x &= mask(0), vf[dt][j][half].y &= mask(1), vf[dt][j][half].z &= mask(2), vf[dt][j][half].w &= mask(3);
+                }
+            }
+            group_barrier<GROUPS>(group);
+            UNROLL for (int nq = 0; nq < NQ; nq++)
+                UNROLL for (int j = 0; j < 2; j++) {
+                    const uint4 b = *(const uint4*)&sp[group][nq * 8 + g][j * 32 + t * 8];
+                    const uint32_t one = 0x3f803f80u;  // a row of ones sums the probabilities
+                    mma(l[nq], one, one, one, one, b.x, b.y), mma(l[nq], one, one, one, one, b.z, b.w);
+                    UNROLL for (int dt = 0; dt < DT; dt++) {
+                        mma(o[nq][dt], vf[dt][j][0].x, vf[dt][j][1].x, vf[dt][j][0].y, vf[dt][j][1].y, b.x, b.y);
+                        mma(o[nq][dt], vf[dt][j][0].z, vf[dt][j][1].z, vf[dt][j][0].w, vf[dt][j][1].w, b.z, b.w);
+                    }
+                }
+            MARK(5);
+            if (more) load_v(base);
+            page++;
+        }
+        meet();
+        MARK(6);
+        UNROLL for (int nq = 0; nq < NQ; nq++)
+            UNROLL for (int i = 0; i < 2; i++) {
+                const int head = nq * 8 + 2 * t + i;
+                if (head >= gq) continue;
+                UNROLL for (int dt = 0; dt < DT; dt++)
+                    UNROLL for (int half = 0; half < 2; half++) {
+                        const int dim = (w * DT + dt) * 16 + g + 8 * half, at = head * HD + dim;
+                        if (HD % 64 && (w * DT + dt) * 16 >= HD) continue;
+                        if constexpr (CL > 1) {
+                            const int owner = (uint32_t)at * inverse >> 22;
+                            send(of_rank(ro, owner) + (split * share + at - owner * share) * 4, o[nq][dt][i + 2 * half], of_rank(&received, owner));
+                        } else ro[(size_t)split * share + at] = o[nq][dt][i + 2 * half];
+                    }
+                if (w == 0 && g < CL) {
+                    if constexpr (CL > 1) {
+                        const uint32_t bar = of_rank(&received, g);
+                        send(of_rank(&rm[split][head], g), m[nq][i], bar), send(of_rank(&rl[split][head], g), l[nq][i], bar);
+                    } else rm[split][head] = m[nq][i], rl[split][head] = l[nq][i];
+                }
+            }
+        page = following, some = following < pages;
+    }
+    meet();
+    MARK(7);
+    if (newest && GROUPS == 1) score_new();
+    if constexpr (CL > 1) barrier_wait(smem_address(&received), 0);
     else __syncthreads();
     MARK(8);
     auto end = [&](auto parts) {
@@ -650,13 +705,17 @@ template <int HD, int NQ, int GROUPS, int CL> __device__ void fused_attention_bo
             const int i = rank * share + j, head = i / HD;
             if (i >= total) break;
             if (j != tid) value = __ldcg(new_value + i % HD);
-            float bt[N], top = sn[head];
-            UNROLL for (int k = 0; k < N; k++) bt[k] = k < splits ? rm[k][head] : -INFINITY, top = fmaxf(top, bt[k]);
-            const float f = weight_of(sn[head], top);
+            float bt[N], bs[N], by[N], top = sn[head];
+            UNROLL for (int k = 0; k < N; k++) {
+                const int from = k < splits ? k : 0;  // what was not sent is not read
+                bt[k] = rm[from][head], bs[k] = rl[from][head], by[k] = ro[(size_t)from * share + j];
+            }
+            UNROLL for (int k = 0; k < N; k++) bt[k] = k < splits ? bt[k] : -INFINITY, top = fmaxf(top, bt[k]);
+            const float f = exp2_fast(sn[head] - top);
             float sum = 0, y = 0;
             UNROLL for (int k = 0; k < N; k++) {
-                const float fk = weight_of(bt[k], top);
-                sum += k < splits ? fk * rl[k][head] : 0, y += k < splits ? fk * ro[(size_t)k * share + j] : 0;
+                const float fk = exp2_fast(bt[k] - top);
+                sum += k < splits ? fk * bs[k] : 0, y += k < splits ? fk * by[k] : 0;
             }
             sum += f, y += f * round_bf16(value);
             const int to = h * total + i;
@@ -666,7 +725,7 @@ template <int HD, int NQ, int GROUPS, int CL> __device__ void fused_attention_bo
     if (splits <= 8) end(std::integral_constant<int, 8>());
     else end(std::integral_constant<int, 16>());
     MARK(9);
-    if (newest) {  // last: a barrier would wait for these stores
+    if (newest) {  // last: nothing in this step waits for it
         bf16* k = (bf16*)(place + p.kv.keys) + ((size_t)h * PAGE + position % PAGE) * HD;
         bf16* v = (bf16*)(place + p.kv.values) + (size_t)h * HD * PAGE + position % PAGE;
         for (int d = tid; d < HD; d += T) k[d] = __float2bfloat16(kn[d]), v[d * PAGE] = __float2bfloat16(__ldcg(new_value + d));

@@ -454,15 +454,6 @@ struct CopyParts {
     uint32_t len;
 };
 
-struct RoundVectors {
-    Address input;
-    Address out;
-    uint32_t input_stride;
-    uint32_t out_stride;
-    uint32_t len;
-    uint32_t fragments;
-};
-
 struct FinishLogits {
     Address logits;
     uint32_t vocab;
@@ -517,7 +508,6 @@ SIZE(CombineExperts, 40);
 SIZE(Gather, 40);
 SIZE(SumRows, 64);
 SIZE(CopyParts, 40);
-SIZE(RoundVectors, 32);
 SIZE(FinishLogits, 24);
 SIZE(Largest, 24);
 

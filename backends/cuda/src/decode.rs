@@ -11,6 +11,7 @@ use loquat_session::{Emit, SequenceId, SessionError, StepBatch, StepOutput};
 use crate::device::{Device, DeviceError, RecordId, Ticket};
 use crate::execute::Execution;
 use crate::fused::{Advance, Epilogue, FusedOp};
+use crate::fused_launch::MAX_TILED_CHOICES;
 use crate::lower::{Instruction, Program};
 use crate::ops::{NOT_A_NUMBER, Op, Step};
 use crate::session::CudaSession;
@@ -56,7 +57,7 @@ impl CudaSession {
     /// Whether the batch only decodes.
     pub(crate) fn only_decodes(&self, batch: &StepBatch) -> bool {
         self.records
-            && !batch.is_empty()
+            && (1..=MAX_TILED_CHOICES as usize).contains(&batch.rows().len())
             && batch
                 .rows()
                 .iter()
@@ -269,6 +270,8 @@ fn launches(program: &Program, step: &Step) -> Result<Vec<(Op, Step)>, DeviceErr
     let execution = Execution {
         step: *step,
         single_rows: step.count,
+        tokens: step.count,
+        tile_groups: program.tile_groups,
         adapters: None,
         runs: &[],
         emitted: &[],

@@ -14,6 +14,10 @@ pub struct Execution<'a> {
     pub step: Step,
     /// Rows of one token, which come first.
     pub single_rows: u32,
+    /// Tokens of the step, whatever a launch covers.
+    pub tokens: u32,
+    /// Of eight tokens in tiled buffers.
+    pub tile_groups: u32,
     /// None: no token has adapters.
     pub adapters: Option<&'a StepAdapters>,
     /// The tokens of the step with adapters.
@@ -23,6 +27,11 @@ pub struct Execution<'a> {
 }
 
 impl Execution<'_> {
+    /// Whether the vectors of the fast path are in tiles.
+    fn is_tiled(&self) -> bool {
+        self.tokens > MAX_TOKENS
+    }
+
     /// Calls `launch` for each launch of the instructions, in order.
     pub fn for_each(
         &self,
@@ -48,10 +57,19 @@ impl Execution<'_> {
                 Domain::SingleRows => (0, self.single_rows),
                 Domain::LongRows => (self.single_rows, step.count - self.single_rows),
             };
-            let most = match instruction.op {
-                Op::Fused(FusedOp::Linear(..)) => MAX_TOKENS,
-                _ => u32::MAX,
-            };
+            let mut op = instruction.op;
+            let mut most = u32::MAX;
+            if let Op::Fused(fused) = &mut op {
+                if let FusedOp::PromptAttention(attention) = fused {
+                    attention.first_row = self.single_rows;
+                    attention.row_count = step.rows - self.single_rows;
+                }
+                if self.is_tiled() {
+                    *fused = fused.tiled(self.tile_groups);
+                } else if matches!(fused, FusedOp::Linear(..)) {
+                    most = MAX_TOKENS;
+                }
+            }
             let mut done = 0;
             while done < count {
                 let part = Step {
@@ -59,7 +77,7 @@ impl Execution<'_> {
                     count: most.min(count - done),
                     ..*step
                 };
-                launch(&instruction.op, &part)?;
+                launch(&op, &part)?;
                 done += part.count;
             }
         }
@@ -98,16 +116,24 @@ impl Execution<'_> {
             let Op::Fused(FusedOp::Linear(epilogue, linear)) = op else {
                 return device.launch(op, step);
             };
-            // It reads the tokens that the table names, and counts its results from 0.
-            let mut linear = *linear;
-            let first = step.first as usize;
-            linear.index = step.tables.emitted.values(first);
-            match epilogue {
-                Epilogue::Largest => linear.tokens = linear.tokens.values(first),
-                _ => linear.out = linear.out.values(first * linear.rows as usize),
+            // It reads the tokens that the table names, some at a time, and counts its results
+            // from 0.
+            for first in (0..step.count).step_by(MAX_TOKENS as usize) {
+                let mut linear = *linear;
+                let from = (step.first + first) as usize;
+                linear.index = step.tables.emitted.values(from);
+                match epilogue {
+                    Epilogue::Largest => linear.tokens = linear.tokens.values(from),
+                    _ => linear.out = linear.out.values(from * linear.rows as usize),
+                }
+                let part = Step {
+                    first: 0,
+                    count: MAX_TOKENS.min(step.count - first),
+                    ..*step
+                };
+                device.launch(&FusedOp::Linear(*epilogue, linear).into(), &part)?;
             }
-            let step = Step { first: 0, ..*step };
-            device.launch(&FusedOp::Linear(*epilogue, linear).into(), &step)
+            Ok(())
         })
     }
 }

@@ -131,6 +131,47 @@ pub struct FusedAttention {
     pub reserved: u32,
 }
 
+/// Norm and rope of the heads of rows of several tokens; writes their keys and values.
+#[repr(C)]
+#[derive(NoUninit, Debug, Clone, Copy, PartialEq)]
+pub struct FusedQkvFinish {
+    pub kv: KvRef,
+    /// `f32[token][(heads + 2 * kv.heads) * head_dim]`
+    pub qkv: Address,
+    pub cos: Address,
+    pub sin: Address,
+    /// `f32[head_dim]`; none: heads have no norm.
+    pub query_gain: Address,
+    pub key_gain: Address,
+    /// `bf16[token][heads * head_dim]`, in natural order.
+    pub query: Address,
+    pub heads: u32,
+    pub pairs: u32,
+    pub eps: f32,
+    pub flags: u32,
+}
+
+/// Attention of rows of several tokens over their pages.
+#[repr(C)]
+#[derive(NoUninit, Debug, Clone, Copy, PartialEq)]
+pub struct FusedPromptAttention {
+    pub kv: KvRef,
+    pub query: Address,
+    /// `bf16[token][heads * head_dim]`, as an `x`.
+    pub out: Address,
+    pub heads: u32,
+    /// 0: all positions.
+    pub reach_len: u32,
+    /// The rows that the launch covers.
+    pub first_row: u32,
+    pub row_count: u32,
+    pub scale: f32,
+    /// 0: none.
+    pub softcap: f32,
+    pub flags: u32,
+    pub groups: u32,
+}
+
 /// A row-major bf16 matrix in fragment order. With `up`, tiles hold eight rows of each.
 #[derive(Debug, Clone, Copy, PartialEq)]
 pub struct PackFragments {
@@ -159,6 +200,8 @@ pub enum FusedOp {
     Embed(FusedEmbed),
     Linear(Epilogue, FusedLinear),
     Attention(FusedAttention),
+    QkvFinish(FusedQkvFinish),
+    PromptAttention(FusedPromptAttention),
     Pack(PackFragments),
     Advance(Advance),
 }
@@ -172,6 +215,8 @@ impl FusedOp {
             Self::Linear(Epilogue::Gated, _) => "FusedGated",
             Self::Linear(Epilogue::Largest, _) => "FusedLargest",
             Self::Attention(_) => "FusedAttention",
+            Self::QkvFinish(_) => "FusedQkvFinish",
+            Self::PromptAttention(_) => "FusedPromptAttention",
             Self::Pack(_) => "PackFragments",
             Self::Advance(_) => "Advance",
         }
@@ -180,7 +225,21 @@ impl FusedOp {
     /// Whether its kernel waits for the one before it before it touches what that one writes, so
     /// that it may start early.
     pub fn waits(&self) -> bool {
-        matches!(self, Self::Embed(_) | Self::Linear(..) | Self::Attention(_))
+        !matches!(self, Self::Pack(_) | Self::Advance(_))
+    }
+
+    /// The operation in a step of more than eight tokens, whose vectors are in tiles.
+    pub fn tiled(mut self, tile_groups: u32) -> Self {
+        let (flags, groups) = match &mut self {
+            Self::Embed(op) => (&mut op.flags, &mut op.groups),
+            Self::Linear(_, op) => (&mut op.flags, &mut op.groups),
+            Self::Attention(op) => (&mut op.flags, &mut op.groups),
+            Self::PromptAttention(op) => (&mut op.flags, &mut op.groups),
+            Self::QkvFinish(_) | Self::Pack(_) | Self::Advance(_) => return self,
+        };
+        *flags |= TILED;
+        *groups = tile_groups;
+        self
     }
 }
 

@@ -5,20 +5,19 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 
 use crate::device::{Device, DeviceError, RecordId, Ticket};
-use crate::driver::{Context, DriverError, Event, Graph, LaunchConfig, Pinned};
+use crate::driver::{Context, DriverError, Event, Function, Graph, LaunchConfig, Pinned};
 use crate::fused_launch::Occupancy;
 use crate::kernels::{KernelError, Kernels};
-use crate::launch::{self, LaunchShape};
+use crate::launch;
 use crate::ops::{Address, Op, Parameters, Step};
 
 /// A GPU with the general kernels loaded. Launches run in order on one stream.
 pub struct Gpu {
     kernels: Arc<Kernels>,
     context: Context,
-    /// Dynamic shared memory that each kernel may have, if more than the default.
-    shared_limits: HashMap<&'static str, u32>,
-    /// Blocks per multiprocessor, by kernel, threads and shared memory.
-    occupancy: RefCell<HashMap<(&'static str, u32, u32), u32>>,
+    /// Blocks or clusters that run at a time, by kernel, blocks of a cluster, threads and shared
+    /// memory.
+    occupancy: RefCell<HashMap<(&'static str, [u32; 3]), u32>>,
     /// Recorded launches.
     graphs: Vec<Option<Graph>>,
     /// Where fetched bytes arrive, in turn.
@@ -37,9 +36,6 @@ struct Transfer {
 /// Fetches that may be under way at once.
 const TRANSFERS: usize = 4;
 
-/// Shared memory that a kernel need not ask for.
-const DEFAULT_SHARED: u32 = 48 << 10;
-
 /// Bytes of a place for fetched bytes at first.
 const MIN_TRANSFER: usize = 4096;
 
@@ -50,7 +46,6 @@ impl Gpu {
         Ok(Self {
             kernels: loaded(ordinal)?,
             context,
-            shared_limits: HashMap::new(),
             occupancy: RefCell::default(),
             graphs: Vec::new(),
             transfers: Vec::new(),
@@ -125,10 +120,6 @@ impl Device for Gpu {
     }
 
     fn record(&mut self, launches: Vec<(Op, Step)>) -> Result<RecordId, DeviceError> {
-        // What a kernel asks of the driver once cannot be recorded.
-        for (op, step) in &launches {
-            self.prepare(op, step)?;
-        }
         let context = self.context.clone();
         let graph = context.capture(|_| {
             let mut follows = false;
@@ -210,21 +201,20 @@ impl Occupancy for Gpu {
     }
 
     fn blocks(&self, kernel: &'static str, threads: u32, shared_bytes: u32) -> u32 {
-        let key = (kernel, threads, shared_bytes);
-        let mut known = self.occupancy.borrow_mut();
-        *known.entry(key).or_insert_with(|| {
-            let function = self.kernels.get(kernel);
-            let blocks = function.map(|function| {
-                if shared_bytes > DEFAULT_SHARED {
-                    function.set_max_dynamic_shared(shared_bytes)?;
-                }
-                function.max_active_blocks(threads, shared_bytes)
-            });
-            // A kernel that cannot be asked fails when it is launched.
-            blocks.map_or(0, |blocks| blocks.unwrap_or(0))
+        self.ask([0, threads, shared_bytes], kernel, &|function| {
+            function.max_active_blocks(threads, shared_bytes)
+        })
+    }
+
+    fn clusters(&self, kernel: &'static str, threads: u32, shared_bytes: u32, blocks: u32) -> u32 {
+        self.ask([blocks, threads, shared_bytes], kernel, &|function| {
+            function.max_active_clusters(threads, shared_bytes, blocks)
         })
     }
 }
+
+/// A question about a kernel.
+type Question<'a> = &'a dyn Fn(&Function) -> Result<u32, DriverError>;
 
 impl Gpu {
     /// Whether the kernels of the fast path run here.
@@ -232,24 +222,18 @@ impl Gpu {
         self.kernels.has("fused_embed")
     }
 
-    /// Asks the driver what launching an operation needs.
-    fn prepare(&mut self, op: &Op, step: &Step) -> Result<LaunchShape, DeviceError> {
-        let shape = launch::shape(op, step, self);
-        if shape.shared_bytes > 0 {
-            let function = self.kernels.get(shape.kernel)?;
-            let fixed = function.attributes().static_shared_bytes;
-            let limit = self.shared_limits.entry(shape.kernel).or_default();
-            if shape.shared_bytes + fixed > DEFAULT_SHARED && *limit < shape.shared_bytes {
-                function.set_max_dynamic_shared(shape.shared_bytes)?;
-                *limit = shape.shared_bytes;
-            }
-        }
-        Ok(shape)
+    /// What the driver says of a kernel; 0 if it does not know it, which a launch then reports.
+    fn ask(&self, sizes: [u32; 3], kernel: &'static str, question: Question<'_>) -> u32 {
+        let mut known = self.occupancy.borrow_mut();
+        *known.entry((kernel, sizes)).or_insert_with(|| {
+            let function = self.kernels.get(kernel);
+            function.map_or(0, |function| question(function).unwrap_or(0))
+        })
     }
 
     /// Launches an operation; a `dependent` one may start before the one before it ends.
     fn launch_as(&mut self, op: &Op, step: &Step, dependent: bool) -> Result<(), DeviceError> {
-        let shape = self.prepare(op, step)?;
+        let shape = launch::shape(op, step, self);
         let function = self.kernels.get(shape.kernel)?;
         let config = LaunchConfig {
             grid: shape.grid,

@@ -20,6 +20,16 @@ pub static FILES: LazyLock<Vec<KernelFile>> = LazyLock::new(|| {
             may_spill: &["fused_attention_d64_q16_g2_c1"],
         },
         KernelFile {
+            name: "gemm",
+            kernels: fused_launch::gemm_kernels(),
+            may_spill: &[],
+        },
+        KernelFile {
+            name: "prompt",
+            kernels: fused_launch::prompt_kernels(),
+            may_spill: &[],
+        },
+        KernelFile {
             name: "step",
             kernels: vec!["advance"],
             may_spill: &[],
@@ -155,7 +165,12 @@ impl Kernels {
             let module = context.load_module(image.fatbin)?;
             let files = FILES.iter().filter(|file| file.name == image.file);
             for name in files.flat_map(|file| file.kernels.iter().copied()) {
-                functions.insert(name, module.function(name)?);
+                let function = module.function(name)?;
+                // Limits of a kernel hold for all sessions, so each has the largest.
+                let fixed = function.attributes().static_shared_bytes;
+                let most = context.device().max_shared_bytes;
+                function.set_max_dynamic_shared(most.saturating_sub(fixed))?;
+                functions.insert(name, function);
             }
         }
         Ok(Self { functions })

@@ -57,7 +57,6 @@ pub const KERNELS: &[&str] = &[
     "multiply",
     "norm_vectors",
     "rope",
-    "round_vectors",
     "route",
     "scale_rows",
     "sum_rows",
@@ -178,7 +177,6 @@ pub fn shape(op: &Op, step: &Step, occupancy: &dyn Occupancy) -> LaunchShape {
         }
         Op::CombineExperts(p) => spans("combine_experts", p.len),
         Op::Gather(p) => spans("gather", p.len),
-        Op::RoundVectors(p) => spans("round_vectors", p.len),
         Op::SumRows(p) => spans("sum_rows", p.matrix.cols),
         Op::CopyParts(p) => spans("copy_parts", p.parts * p.len),
         Op::FinishLogits(p) => spans("finish_logits", p.vocab),
@@ -460,6 +458,10 @@ mod tests {
         }
 
         fn blocks(&self, _: &'static str, _: u32, _: u32) -> u32 {
+            0
+        }
+
+        fn clusters(&self, _: &'static str, _: u32, _: u32, _: u32) -> u32 {
             0
         }
     }

@@ -15,6 +15,7 @@ use loquat_weights::Weights;
 use crate::adapter::AdapterTargets;
 use crate::decode::can_record;
 use crate::device::{Device, DeviceError};
+use crate::fused_launch::TILE_TOKENS;
 use crate::lower::{
     Buffers, KvLayout, Program, Sizes, WeightLoader, check_fast, lower, lower_fast,
 };
@@ -90,7 +91,12 @@ impl Draft {
             && format == Format::Bf16
             && kv_element == Format::Bf16
             && check_fast(spec).is_ok();
-        let lower: Lower = if is_fast { lower_fast } else { lower };
+        let (lower, sizes): (Lower, Sizes) = if is_fast {
+            let tokens = step_tokens.next_multiple_of(TILE_TOKENS);
+            (lower_fast, Sizes { tokens, ..sizes })
+        } else {
+            (lower, sizes)
+        };
         let bytes = measure(lower, (spec, &source.weights), format, &kv, (sizes, &media))?;
         let (weight_bytes, buffer_bytes) = bytes;
         let table_bytes = StepTables::max_bytes(&StepSizes {

@@ -642,19 +642,6 @@ pub struct CopyParts {
     pub len: u32,
 }
 
-/// `out = bf16(input)`, `[token][len]`.
-#[repr(C)]
-#[derive(NoUninit, Debug, Clone, Copy, PartialEq)]
-pub struct RoundVectors {
-    pub input: Address,
-    pub out: Address,
-    pub input_stride: u32,
-    pub out_stride: u32,
-    pub len: u32,
-    /// 1: in [fragment order](crate::fused::x_position).
-    pub fragments: u32,
-}
-
 /// `logits = softcap(logits * scale)`
 #[repr(C)]
 #[derive(NoUninit, Debug, Clone, Copy, PartialEq)]
@@ -721,6 +708,10 @@ macro_rules! operations {
                     Op::Fused(FusedOp::Embed(parameters)) => bytemuck::bytes_of(parameters),
                     Op::Fused(FusedOp::Linear(_, parameters)) => bytemuck::bytes_of(parameters),
                     Op::Fused(FusedOp::Attention(parameters)) => bytemuck::bytes_of(parameters),
+                    Op::Fused(FusedOp::QkvFinish(parameters)) => bytemuck::bytes_of(parameters),
+                    Op::Fused(FusedOp::PromptAttention(parameters)) => {
+                        bytemuck::bytes_of(parameters)
+                    }
                     Op::Fused(FusedOp::Advance(parameters)) => bytemuck::bytes_of(parameters),
                     Op::Fused(FusedOp::Pack(pack)) => return Parameters::Pack(pack),
                 };
@@ -771,7 +762,6 @@ operations!(
     Gather,
     SumRows,
     CopyParts,
-    RoundVectors,
     FinishLogits,
     Largest,
 );

@@ -70,7 +70,6 @@ pub const GENERATORS: &[(&str, Generator)] = &[
     ("Gather", positions::gather),
     ("SumRows", positions::sum_rows),
     ("CopyParts", values::copy_parts),
-    ("RoundVectors", values::round_vectors),
     ("FinishLogits", values::finish_logits),
     ("Largest", values::largest),
     ("FusedEmbed", fused::embed),

@@ -305,6 +305,8 @@ impl CudaSession {
         let execution = Execution {
             step: self.tables.upload(device)?,
             single_rows: rows.single,
+            tokens: self.tables.tokens() as u32,
+            tile_groups: self.program.tile_groups,
             adapters: Some(&self.step_adapters),
             runs: self.step_adapters.runs(),
             emitted: &self.tables.emitted,

@@ -280,18 +280,6 @@ extern "C" __global__ void __launch_bounds__(SPAN_THREADS) gather(const Gather p
 }
 
 extern "C" __global__ void __launch_bounds__(SPAN_THREADS)
-    round_vectors(const RoundVectors p, const Step step) {
-    Span span(step, p.len);
-    const float *input = at<const float>(p.input) + (size_t)span.token * p.input_stride;
-    Bf16 *out = at<Bf16>(p.out) + (size_t)span.token * p.out_stride;
-    FOR_SPAN(i, span) {
-        // As x_pos of fast.cuh.
-        uint32_t to = (i & ~31u) | ((i & 7) >> 1) << 3 | ((i >> 4) & 1) << 2 | ((i >> 3) & 1) << 1 | (i & 1);
-        narrow(input[i], out + (p.fragments ? to : i));
-    }
-}
-
-extern "C" __global__ void __launch_bounds__(SPAN_THREADS)
     sum_rows(const SumRows p, const Step step) {
     uint32_t width = p.matrix.cols;
     Span span(step, width);

@@ -490,6 +490,15 @@ unsafe extern "system" fn function_active_blocks(
     unsafe { put("function_active_blocks", blocks, |_| 2048 / threads) }
 }
 
+unsafe extern "system" fn function_active_clusters(
+    clusters: *mut c_int,
+    _function: Handle,
+    _config: *const LaunchConfig,
+) -> Code {
+    // SAFETY: see `driver_version`.
+    unsafe { put("function_active_clusters", clusters, |_| 16) }
+}
+
 unsafe extern "system" fn launch(
     config: *const LaunchConfig,
     _function: Handle,
@@ -611,6 +620,7 @@ pub fn library() -> Result<Library, super::DriverError> {
         function_set_attribute,
         function_parameter,
         function_active_blocks,
+        function_active_clusters,
         launch,
         graph_instantiate,
         graph_nodes,

@@ -234,6 +234,7 @@ functions! {
     function_parameter = "cuFuncGetParamInfo"(Handle, usize, *mut usize, *mut usize);
     function_active_blocks =
         "cuOccupancyMaxActiveBlocksPerMultiprocessor"(*mut c_int, Handle, c_int, usize);
+    function_active_clusters = "cuOccupancyMaxActiveClusters"(*mut c_int, Handle, *const LaunchConfig);
     launch = "cuLaunchKernelEx"(*const LaunchConfig, Handle, *mut *mut c_void, *mut *mut c_void);
 
     graph_instantiate = "cuGraphInstantiateWithFlags"(*mut Handle, Handle, u64);

@@ -130,6 +130,36 @@ impl Function {
     }
 }
 
+impl Function {
+    /// The clusters of so many blocks of this size that the GPU runs at a time.
+    pub fn max_active_clusters(
+        &self,
+        threads: u32,
+        shared_bytes: u32,
+        blocks: u32,
+    ) -> Result<u32, DriverError> {
+        self.context.make_current()?;
+        let mut attributes = [LaunchAttribute::cluster([blocks, 1, 1])];
+        let config = ffi::LaunchConfig {
+            // The question does not depend on it, but it must be whole clusters.
+            grid: [blocks, 1, 1],
+            block: [threads, 1, 1],
+            shared_bytes,
+            stream: self.context.stream,
+            attributes: attributes.as_mut_ptr(),
+            attribute_count: 1,
+        };
+        let mut clusters = 0;
+        // SAFETY: the function writes one number, and reads the configuration and its attribute.
+        let code = unsafe {
+            let api = self.context.api();
+            (api.function_active_clusters)(&mut clusters, self.handle, &config)
+        };
+        self.context.check("cuOccupancyMaxActiveClusters", code)?;
+        Ok(u32::try_from(clusters).unwrap_or_default())
+    }
+}
+
 impl Context {
     /// Starts a kernel with the bytes of its parameters. Their sizes are checked.
     ///

@@ -1,10 +1,7 @@
 //! Operations on each value by itself.
 
-use super::{Launch, Result, at, bytes_at, sigmoid, vector};
-use crate::fused::x_position;
-use crate::ops::{
-    Activate, ActivationFunction, Add, Affine, Clamp, CopyParts, Format, Multiply, RoundVectors,
-};
+use super::{Launch, Result, at, sigmoid, vector};
+use crate::ops::{Activate, ActivationFunction, Add, Affine, Clamp, CopyParts, Multiply};
 
 impl Launch<'_> {
     pub(super) fn activate(&mut self, op: &Activate) -> Result<()> {
@@ -101,30 +98,6 @@ impl Launch<'_> {
                 let to = at(out, part * op.out_step as usize);
                 self.access.write("out", to, &values)?;
             }
-        }
-        Ok(())
-    }
-
-    pub(super) fn round_vectors(&mut self, op: &RoundVectors) -> Result<()> {
-        let len = op.len as usize;
-        let in_fragments = op.fragments == 1;
-        let holds = !in_fragments || len.is_multiple_of(32);
-        self.access
-            .require(holds, "out", "fragments have 32 values")?;
-        for token in self.covered() {
-            self.access.set_unit(token);
-            let input = vector(op.input, token, op.input_stride);
-            let values = self.access.f32s("input", input, len)?;
-            let mut placed = vec![0.0; len];
-            for (column, value) in values.into_iter().enumerate() {
-                placed[if in_fragments {
-                    x_position(column)
-                } else {
-                    column
-                }] = value;
-            }
-            let to = bytes_at(op.out, 2 * token as u64 * u64::from(op.out_stride));
-            self.access.write_stored("out", to, &placed, Format::Bf16)?;
         }
         Ok(())
     }

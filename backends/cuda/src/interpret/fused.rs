@@ -3,6 +3,7 @@
 
 mod attention;
 mod linear;
+mod prompt;
 
 use super::access::decode;
 use super::{Launch, Result, at, bytes_at, vector};
@@ -67,6 +68,8 @@ impl Launch<'_> {
             FusedOp::Embed(op) => self.fused_embed(op),
             FusedOp::Linear(epilogue, op) => self.fused_linear(*epilogue, op),
             FusedOp::Attention(op) => self.fused_attention(op),
+            FusedOp::QkvFinish(op) => self.finish_qkv(op),
+            FusedOp::PromptAttention(op) => self.prompt_attention(op),
             FusedOp::Pack(op) => self.pack_fragments(op),
             FusedOp::Advance(op) => self.advance(op),
         }

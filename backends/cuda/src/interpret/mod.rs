@@ -243,7 +243,6 @@ impl Launch<'_> {
             Op::Gather(op) => self.gather(op),
             Op::SumRows(op) => self.sum_rows(op),
             Op::CopyParts(op) => self.copy_parts(op),
-            Op::RoundVectors(op) => self.round_vectors(op),
             Op::FinishLogits(op) => self.finish_logits(op),
             Op::Largest(op) => self.largest(op),
             Op::Fused(op) => self.fused(op),

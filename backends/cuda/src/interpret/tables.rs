@@ -45,9 +45,15 @@ impl Launch<'_> {
         Ok(Address(found[0]))
     }
 
+    /// A token's row.
+    pub fn row_of_token(&mut self, token: usize) -> Result<usize> {
+        let row = self.token_u32("token_row", self.tables.token_row, token)?;
+        Ok(row as usize)
+    }
+
     /// The pages of a token's sequence in a group of layers.
     pub(super) fn page_run(&mut self, token: usize, group: u32) -> Result<PageRun> {
-        let row = self.token_u32("token_row", self.tables.token_row, token)?;
+        let row = self.row_of_token(token)?;
         self.page_run_of_row("token_row", row, group)
     }
 

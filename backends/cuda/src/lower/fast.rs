@@ -1,12 +1,12 @@
 //! The fast path: dense transformers with bf16 weights, five kernels a layer.
 //!
 //! A step's tokens are those of rows with one token first, which attend in a fused kernel, then
-//! those of longer rows, which attend in general ones. All matrices are the same for both.
+//! those of longer rows, which attend in others. All matrices are the same for both.
 
 use loquat_session::{OpenError, Reach};
 use loquat_spec::{
     Activation, Attention, Block, Branch, Dense, FeedForward, Inner, KvSource, LayerRole as R,
-    MediaAttention, Mixer, ModelSpec, Norm, NormKind, QkNorm, QkSpan, Role, Rope, RopePairs,
+    MediaAttention, Mixer, ModelSpec, Norm, NormKind, QkSpan, Role, Rope, RopePairs,
 };
 
 use super::buffers::Buffer;
@@ -14,13 +14,11 @@ use super::{
     Buffers, Domain, Instruction, KvLayout, Program, Sizes, Vectors, WeightLoader, norm_op,
 };
 use crate::fused::{
-    self, AngleSet, Epilogue, FusedAttention, FusedEmbed, FusedLinear, FusedOp, PACKED, TRIGGER,
-    parts,
+    self, AngleSet, Epilogue, FusedAttention, FusedEmbed, FusedLinear, FusedOp,
+    FusedPromptAttention, FusedQkvFinish, PACKED, TRIGGER, parts,
 };
 use crate::fused_launch::has_attention;
-use crate::ops::{
-    self, Address, Attend, FinishLogits, Gather, Largest, Op, ReachKind, RoundVectors, WriteKv,
-};
+use crate::ops::{self, Address, FinishLogits, Gather, Largest, Op};
 
 /// Ropes whose angles are computed beside the embedding.
 const MAX_ROPES: usize = 2;
@@ -123,6 +121,14 @@ fn is_width(cols: usize) -> bool {
     cols.is_multiple_of(32) && cols >= fused::MIN_COLS as usize
 }
 
+/// 0: all positions.
+fn reach_len(attention: &Attention) -> u32 {
+    match attention.reach {
+        Reach::Window(len) => len as u32,
+        Reach::All | Reach::Chunk(_) => 0,
+    }
+}
+
 fn is_plain_norm(norm: &Norm) -> bool {
     norm.kind == NormKind::Rms && norm.weight && !norm.bias
 }
@@ -196,7 +202,10 @@ pub fn lower_fast(
         buffers,
         kv,
         angles: Vec::new(),
-        program: Program::default(),
+        program: Program {
+            tile_groups: (sizes.tokens / 8) as u32,
+            ..Program::default()
+        },
     };
     lowering.embed(sizes.context)?;
     let count = spec.layers.len();
@@ -448,10 +457,7 @@ impl<'a> FastLowering<'a, '_> {
             out,
             heads: attention.heads as u32,
             pairs: angles.pairs,
-            reach_len: match attention.reach {
-                Reach::Window(len) => len as u32,
-                Reach::All | Reach::Chunk(_) => 0,
-            },
+            reach_len: reach_len(attention),
             first_row: 0,
             scale: attention.scale,
             softcap: attention.softcap.unwrap_or(0.0),
@@ -476,93 +482,45 @@ impl<'a> FastLowering<'a, '_> {
         qkv: Address,
         out: Address,
     ) -> Result<(), OpenError> {
-        let (heads, kv_heads) = (attention.heads, attention.kv_heads);
-        let head_dim = attention.head_dim;
-        let width = (heads + 2 * kv_heads) * head_dim;
-        let query = Vectors {
-            at: qkv,
-            stride: width as u32,
+        let role = |role| Role::Layer(index, role);
+        let angles = self.angles_of(attention);
+        let norm = attention.qk_norm;
+        let mut gain = |of| match norm {
+            Some(_) => self.weights.vector(role(of)),
+            None => Ok(Address::NONE),
         };
-        let key = query.values(heads * head_dim);
-        let value = key.values(kv_heads * head_dim);
-        let norm = attention.qk_norm.as_ref();
-        self.prepare(index, attention, (R::QueryNorm, norm), (query, heads))?;
-        self.prepare(index, attention, (R::KeyNorm, norm), (key, kv_heads))?;
+        let (query_gain, key_gain) = (gain(R::QueryNorm)?, gain(R::KeyNorm)?);
         let kv = self.kv.layer(index);
-        let write = WriteKv {
+        let query = self.rounded(Buffer::Key, attention.query_len());
+        let finish = FusedQkvFinish {
             kv,
-            keys: key.at,
-            values: value.at,
-            key_stride: key.stride,
-            value_stride: value.stride,
+            qkv,
+            cos: angles.cos,
+            sin: angles.sin,
+            query_gain,
+            key_gain,
+            query,
+            heads: attention.heads as u32,
+            pairs: angles.pairs,
+            eps: norm.map_or(0.0, |norm| norm.norm.eps),
+            flags: TRIGGER,
         };
-        let role = Some(Role::Layer(index, R::Key));
-        self.push(Domain::LongRows, write, role);
-        let mixed = self.buffer(Buffer::Branch, heads * head_dim);
-        let (reach, reach_len) = match attention.reach {
-            Reach::Window(len) => (ReachKind::Window, len as u32),
-            Reach::All | Reach::Chunk(_) => (ReachKind::All, 0),
-        };
-        let attend = Attend {
+        let of_key = Some(role(R::Key));
+        self.push(Domain::LongRows, FusedOp::QkvFinish(finish), of_key);
+        let attend = FusedPromptAttention {
             kv,
-            query: query.at,
-            out: mixed,
-            query_stride: query.stride,
-            out_stride: (heads * head_dim) as u32,
-            heads: heads as u32,
-            reach,
-            reach_len,
-            looks_ahead: 0,
+            query,
+            out,
+            heads: attention.heads as u32,
+            reach_len: reach_len(attention),
+            first_row: 0,
+            row_count: 0,
             scale: attention.scale,
             softcap: attention.softcap.unwrap_or(0.0),
-            sinks: Address::NONE,
+            flags: TRIGGER,
+            groups: 0,
         };
-        self.push(Domain::LongRows, attend, role);
-        let round = RoundVectors {
-            input: mixed,
-            out,
-            input_stride: (heads * head_dim) as u32,
-            out_stride: (heads * head_dim) as u32,
-            len: (heads * head_dim) as u32,
-            fragments: 1,
-        };
-        self.push(Domain::LongRows, round, role);
-        Ok(())
-    }
-
-    /// Norm and rope of heads.
-    fn prepare(
-        &mut self,
-        index: usize,
-        attention: &Attention,
-        (role, norm): (R, Option<&QkNorm>),
-        (values, heads): (Vectors, usize),
-    ) -> Result<(), OpenError> {
-        let role = Role::Layer(index, role);
-        if let Some(norm) = norm {
-            let op = ops::Norm {
-                parts: heads as u32,
-                len: attention.head_dim as u32,
-                weight: self.weights.vector(role)?,
-                ..norm_op(Some(&norm.norm), values, values)
-            };
-            self.push(Domain::LongRows, op, Some(role));
-        }
-        let angles = self.angles_of(attention);
-        if angles.pairs > 0 {
-            let op = ops::Rope {
-                values: values.at,
-                cos: angles.cos,
-                sin: angles.sin,
-                stride: values.stride,
-                heads: heads as u32,
-                head_step: attention.head_dim as u32,
-                pairs: angles.pairs,
-                interleaved: 0,
-                reserved: 0,
-            };
-            self.push(Domain::LongRows, op, None);
-        }
+        self.push(Domain::LongRows, FusedOp::PromptAttention(attend), of_key);
         Ok(())
     }
 

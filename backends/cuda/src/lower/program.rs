@@ -19,6 +19,8 @@ pub struct Program {
     pub greedy: Vec<Instruction>,
     /// The head reads what the forward pass left at the emitted tokens, not `hidden`.
     pub reads_emitted: bool,
+    /// Of eight tokens in the tiled buffers of the fast path.
+    pub tile_groups: u32,
     /// `[emitted][hidden]`
     pub hidden: Address,
     /// `[emitted of a block][vocab]`

@@ -1,10 +1,10 @@
 //! Operations on values, norms, and logits.
 
 use super::builder::Builder;
-use super::case::{Case, Element, Operand, Vectors, encode};
+use super::case::{Case, Operand, Vectors};
 use crate::ops::{
-    Activate, ActivationFunction, Add, Affine, Clamp, CopyParts, FinishLogits, Format, Largest,
-    Multiply, Norm, NormFunction, RoundVectors,
+    Activate, ActivationFunction, Add, Affine, Clamp, CopyParts, FinishLogits, Largest, Multiply,
+    Norm, NormFunction,
 };
 
 pub fn norm(mut b: Builder) -> Case {
@@ -242,29 +242,6 @@ pub fn largest(mut b: Builder) -> Case {
             out: placed.at(out),
             vocab: vocab as u32,
             reserved: 0,
-        };
-        op.into()
-    })
-}
-
-pub fn round_vectors(mut b: Builder) -> Case {
-    let fragments = b.flag();
-    let mut len = b.size(b.tokens);
-    if fragments {
-        len = len.next_multiple_of(32);
-    }
-    let input = b.vectors(len, 1.0);
-    let out_stride = len + b.pick(&[0, 0, 1, 8]);
-    let before = b.random_values(b.tokens * out_stride, 1.0);
-    let out = b.add(encode(&before, Format::Bf16), Some(Element::Bf16));
-    b.finish(move |placed| {
-        let op = RoundVectors {
-            input: placed.at(input.at),
-            out: placed.at(out),
-            input_stride: input.stride,
-            out_stride: out_stride as u32,
-            len: len as u32,
-            fragments: fragments.into(),
         };
         op.into()
     })

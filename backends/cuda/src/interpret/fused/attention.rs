@@ -21,14 +21,14 @@ const SPLITS: usize = 16;
 const QUARTER: usize = PAGE / 4;
 
 /// A token's heads, after norm and rope, rounded.
-struct NewToken {
-    queries: Vec<f32>,
+pub(super) struct NewToken {
+    pub queries: Vec<f32>,
     keys: Vec<f32>,
     values: Vec<f32>,
 }
 
 /// A token's earlier positions, and the pages they are in.
-struct Past {
+pub(super) struct Past {
     /// In reach.
     positions: Range<usize>,
     /// The first position of the first page.
@@ -90,7 +90,7 @@ impl Launch<'_> {
     }
 
     /// What the kernels take for granted.
-    fn check_attention(&self, op: &FusedAttention) -> Result<()> {
+    pub(super) fn check_attention(&self, op: &FusedAttention) -> Result<()> {
         let (kv, require) = (&op.kv, |holds, operand, why| {
             self.access.require(holds, operand, why)
         });
@@ -120,7 +120,7 @@ impl Launch<'_> {
     }
 
     /// Norm and rope of a token's queries and keys.
-    fn new_token(
+    pub(super) fn new_token(
         &mut self,
         op: &FusedAttention,
         token: usize,
@@ -167,7 +167,7 @@ impl Launch<'_> {
     }
 
     /// What a row's token attends to besides itself, and the page of its own keys and values.
-    fn past(
+    pub(super) fn past(
         &mut self,
         op: &FusedAttention,
         row: usize,
@@ -235,7 +235,7 @@ impl Launch<'_> {
         Ok(found)
     }
 
-    fn write_new_token(
+    pub(super) fn write_new_token(
         &mut self,
         kv: &KvRef,
         page: Address,

@@ -2,7 +2,7 @@
 
 use super::{TILE, WIDE_LOAD, X_BLOCK, XVectors};
 use crate::fused::{Epilogue, FusedLinear, GELU_TANH, MIN_COLS, SILU, TILED, fragment_index};
-use crate::fused_launch::MAX_TOKENS;
+use crate::fused_launch::{MAX_TILED_CHOICES, MAX_TOKENS};
 use crate::interpret::elementwise::gelu_tanh;
 use crate::interpret::{Launch, Result, at, dot, vector};
 use crate::ops::NOT_A_NUMBER;
@@ -46,11 +46,15 @@ impl Launch<'_> {
     /// What the kernels take for granted.
     fn check_linear(&self, epilogue: Epilogue, op: &FusedLinear) -> Result<()> {
         let require = |holds, operand, why| self.access.require(holds, operand, why);
-        let tokens = 1..=MAX_TOKENS;
+        let most = match epilogue {
+            _ if op.flags & TILED == 0 || !op.index.is_none() => MAX_TOKENS,
+            Epilogue::Largest => MAX_TILED_CHOICES,
+            _ => u32::MAX,
+        };
         require(
-            tokens.contains(&self.step.count),
+            (1..=most).contains(&self.step.count),
             "step",
-            "covers no tokens, or more than 8",
+            "covers no tokens, or more than a kernel can",
         )?;
         self.check_x(&XVectors::fragments("x", op.x, op.cols))?;
         self.access
@@ -71,7 +75,8 @@ impl Launch<'_> {
             "is 0 for a norm",
         )?;
         let reads_tiles = matches!(epilogue, Epilogue::Store | Epilogue::Largest);
-        let has_kernel = reads_tiles || op.flags & TILED == 0;
+        let is_few = self.step.count <= MAX_TOKENS;
+        let has_kernel = reads_tiles || is_few == (op.flags & TILED == 0);
         require(has_kernel, "flags", "no kernel reads tiles for this")?;
         match epilogue {
             Epilogue::Store => Ok(()),
@@ -206,5 +211,5 @@ impl Launch<'_> {
 }
 
 fn next_vectors(op: &FusedLinear, width: u32) -> XVectors {
-    XVectors::fragments("next", op.next, width)
+    XVectors::fragments("next", op.next, width).in_order(op.flags, op.groups)
 }

@@ -556,7 +556,7 @@ fn invalid_products_are_refused() {
             Epilogue::Store,
             9,
             op,
-            "step: covers no tokens, or more than 8",
+            "step: covers no tokens, or more than a kernel can",
         ),
         (
             Epilogue::Store,
