@@ -60,8 +60,20 @@ def write_f32(base, folder):
         words = [loquat.binary(), "convert", str(base), "--to", "safetensors", "--quant", "f32"]
         run([*words, "--dtype", "f32", "--output", str(out)])
         for name in ["tokenizer.json", "tokenizer_config.json"]:
-            (out / name).write_bytes((base / name).read_bytes())
+            # Only models that mlx-lm trains have them.
+            if (base / name).exists():
+                (out / name).write_bytes((base / name).read_bytes())
     return out
+
+
+def write_older_config(folder):
+    """Writes the config as transformers 4 does: mlx-lm ignores `rope_parameters`."""
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    scaling = config.pop("rope_parameters")
+    config["rope_theta"] = scaling.pop("rope_theta")
+    config["rope_scaling"] = scaling
+    path.write_text(json.dumps(config))
 
 
 def train_mlx(base, folder, kind):
@@ -88,6 +100,7 @@ def judge_mlx(verdict, folder):
     from mlx_lm.utils import load_adapters, load_model
 
     base = write_f32(BASES / "llama", folder)
+    write_older_config(base)
     for kind in ["lora", "dora"]:
         adapter = train_mlx(base, folder, kind)
         model, _ = load_model(base)

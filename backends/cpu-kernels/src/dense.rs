@@ -257,7 +257,11 @@ pub mod pairs {
         fn add(sums: Avx512, row: Avx512, factor: Avx512) -> Avx512 {
             // SAFETY: only `attend`, which has the target feature, multiplies pairs; all are 512
             // bits.
-            Avx512(unsafe { _mm512_dpbf16_ps(sums.0, transmute(row.0), transmute(factor.0)) })
+            Avx512(unsafe {
+                let row = transmute::<__m512, __m512bh>(row.0);
+                let factor = transmute::<__m512, __m512bh>(factor.0);
+                _mm512_dpbf16_ps(sums.0, row, factor)
+            })
         }
 
         #[inline(always)]
@@ -485,8 +489,8 @@ impl Chunk<'_> {
         for row in 0..self.rows {
             let row = row ^ P::SWAP;
             let mut k = [R::splat(0.0); C];
-            for c in 0..C {
-                k[c] = load::<R>(keys, row * DENSE_TILE + at + c * LANES);
+            for (c, k) in k.iter_mut().enumerate() {
+                *k = load::<R>(keys, row * DENSE_TILE + at + c * LANES);
             }
             for n in 0..N {
                 let query = R::splat(f32::from_bits(queries[row * N + n]));
@@ -592,8 +596,8 @@ impl Chunk<'_> {
         for row in 0..rows {
             let row = row ^ P::SWAP;
             let mut v = [R::splat(0.0); C];
-            for c in 0..C {
-                v[c] = load::<R>(values, row * self.width + at + c * LANES);
+            for (c, v) in v.iter_mut().enumerate() {
+                *v = load::<R>(values, row * self.width + at + c * LANES);
             }
             for n in 0..N {
                 let weight = R::splat(f32::from_bits(weights[n][row]));

@@ -12,6 +12,7 @@ use std::sync::Arc;
 use loquat_cpu_kernels::{KvElement, PAGE, PagePtr};
 use loquat_session::recurrent_state::StateLayout;
 use loquat_session::sequences::{CopyOnWrite, PageSpan, SequenceStorage, Slot};
+use loquat_session::transfer::{TailContent, TailLayout, TailSection};
 use loquat_session::{KvFormat, MediaId};
 use loquat_spec::ModelSpec;
 
@@ -21,6 +22,8 @@ use crate::recurrent_state::StateBuffers;
 
 pub struct KvStorage<T: KvElement> {
     layout: PageLayout,
+    /// Whether ranges contain a group: sequences keep all of it. The others belong to tails.
+    in_ranges: Vec<bool>,
     /// By group.
     groups: Vec<GroupPages<T>>,
     /// Bytes of the pages that have memory.
@@ -122,11 +125,16 @@ impl<T: KvElement> SequenceStorage for KvStorage<T> {
 }
 
 impl<T: KvElement> KvStorage<T> {
-    /// Storage for about `capacity_tokens` tokens' worth.
-    pub fn new(spec: &ModelSpec, format: &KvFormat, capacity_tokens: usize) -> Self {
+    /// Storage for about `capacity_tokens` tokens' worth of sequences of up to `context` tokens.
+    pub fn new(
+        spec: &ModelSpec,
+        format: &KvFormat,
+        (capacity_tokens, context): (usize, usize),
+    ) -> Self {
         let state_layout = StateLayout::new(spec);
         let layout = PageLayout::new(spec, format);
-        let token_bytes = layout.kv_groups::<T>().bytes_per_token();
+        let kv_groups = layout.kv_groups::<T>();
+        let token_bytes = kv_groups.bytes_per_token();
         let capacity_bytes = capacity_tokens.saturating_mul(token_bytes as usize);
         let groups = (0..layout.groups()).map(|_| GroupPages {
             pages: Vec::new(),
@@ -136,6 +144,10 @@ impl<T: KvElement> KvStorage<T> {
             groups: groups.collect(),
             backed_bytes: 0,
             capacity_bytes,
+            in_ranges: kv_groups
+                .iter()
+                .map(|group| group.keeps_all_within(context))
+                .collect(),
             layout,
             states: StateBuffers::new(state_layout.len()),
             state_layout,
@@ -178,10 +190,10 @@ impl<T: KvElement> KvStorage<T> {
         self.states.data(state)
     }
 
-    /// The positions of a group that a sequence of `len` tokens exports: those in reach of the
-    /// next token.
+    /// The positions of a group that a sequence of `len` tokens exports: the pages in reach of the
+    /// next token. Whole pages, because the sequence can be cut wherever pages reach back far enough.
     fn exported(&self, group: usize, len: usize) -> Range<usize> {
-        self.layout.reach(group).first_seen(len)..len
+        self.layout.reach(group).first_seen(len) / PAGE * PAGE..len
     }
 
     /// Bytes of an exported sequence of `len` tokens.
@@ -221,16 +233,79 @@ impl<T: KvElement> KvStorage<T> {
 
     /// Bytes of an exported range of `tokens` positions.
     pub fn range_len(&self, tokens: usize) -> Option<usize> {
-        let groups = 0..self.layout.groups();
+        let groups = (0..self.layout.groups()).filter(|group| self.in_ranges[*group]);
         let of_token: usize = groups.map(|group| self.layout.export_len::<T>(group)).sum();
         tokens.checked_mul(of_token)
     }
 
-    /// Appends each group's keys and values of a range that all groups still hold.
+    /// Appends the keys and values of a range, group by group.
     pub fn export_range(&self, range: Range<usize>, pages: &[PageSpan<'_>], out: &mut Vec<u8>) {
         out.reserve(self.range_len(range.len()).unwrap_or(0));
         for (group, span) in pages.iter().enumerate() {
-            self.export_positions((group, *span), range.clone(), out);
+            if self.in_ranges[group] {
+                self.export_positions((group, *span), range.clone(), out);
+            }
+        }
+    }
+
+    /// The tail of a sequence of `len` tokens.
+    pub fn tail(&self, len: usize) -> TailLayout {
+        let groups = (0..self.layout.groups()).filter(|group| !self.in_ranges[*group]);
+        let windows = groups.map(|group| TailSection {
+            content: TailContent::Window(group),
+            units: self.exported(group, len),
+            unit_bytes: self.layout.export_len::<T>(group),
+        });
+        let state = TailSection {
+            content: TailContent::State,
+            units: 0..if len == 0 { 0 } else { self.state_layout.len() },
+            unit_bytes: size_of::<f32>(),
+        };
+        TailLayout::new(windows.chain([state]))
+    }
+
+    /// Appends a part of a tail.
+    pub fn export_tail(
+        &self,
+        section: TailSection,
+        (pages, state): (&[PageSpan<'_>], Option<Slot>),
+        out: &mut Vec<u8>,
+    ) {
+        match (section.content, state) {
+            (TailContent::Window(group), _) => {
+                self.export_positions((group, pages[group]), section.units, out);
+            }
+            (TailContent::State, Some(state)) => {
+                // SAFETY: steps need `&mut self`, so nothing writes during this borrow.
+                let state = unsafe { self.state(state).slice(0, self.state_layout.len()) };
+                let numbers = state[section.units].iter();
+                out.extend(numbers.flat_map(|value| value.to_le_bytes()));
+            }
+            (TailContent::State, None) => {}
+        }
+    }
+
+    /// Stores a part of a tail.
+    pub fn import_tail(
+        &mut self,
+        section: TailSection,
+        (pages, state): (&[(usize, Vec<Slot>)], Option<Slot>),
+        bytes: &[u8],
+    ) {
+        match (section.content, state) {
+            (TailContent::Window(group), _) => {
+                let (first, slots) = &pages[group];
+                self.import_positions((group, *first, slots), section.units, bytes);
+            }
+            (TailContent::State, Some(state)) => {
+                // SAFETY: the state is this new sequence's own, reached through `&mut self`.
+                let values = unsafe { self.state(state).slice_mut(0, self.state_layout.len()) };
+                let values = values[section.units].iter_mut();
+                for (value, bytes) in values.zip(bytes.as_chunks::<4>().0) {
+                    *value = f32::from_le_bytes(*bytes);
+                }
+            }
+            (TailContent::State, None) => {}
         }
     }
 
@@ -281,7 +356,9 @@ impl<T: KvElement> KvStorage<T> {
     ) {
         let mut bytes = bytes;
         for (group, (first, slots)) in pages.iter().enumerate() {
-            bytes = self.import_positions((group, *first, slots), range.clone(), bytes);
+            if self.in_ranges[group] {
+                bytes = self.import_positions((group, *first, slots), range.clone(), bytes);
+            }
         }
     }
 
@@ -319,7 +396,7 @@ mod tests {
     /// Sequences of a model with windows of a few tokens.
     fn windowed() -> Sequences<KvStorage<f32>> {
         let source = goldens::source(&goldens::family("gemma3_text")).unwrap();
-        let storage = KvStorage::new(&source.spec, &KvFormat::F32, CAPACITY);
+        let storage = KvStorage::new(&source.spec, &KvFormat::F32, (CAPACITY, CAPACITY));
         assert_eq!(storage.layout.groups(), 2);
         let limits = SequenceLimits {
             kv_tokens: CAPACITY,

@@ -40,7 +40,7 @@ use loquat_session::recurrent_state::StateLayout;
 use loquat_session::sequences::{SequenceLimits, Sequences};
 use loquat_session::{
     Backend, BackendTraits, Device, DeviceKind, KvElementFormat, KvFormat, KvGroups, ModelSource,
-    OpenError, Plan, Precision, Probe, Session, SessionError, SessionOptions, transfer,
+    OpenError, Plan, Precision, Probe, Session, SessionOptions, transfer,
 };
 use loquat_spec::{Mixer, ModelSpec, RopeScaling};
 
@@ -159,7 +159,8 @@ impl CpuBackend {
             progress,
         )?;
         let format = kv_format(source, options)?;
-        let storage = KvStorage::<T>::new(&source.spec, &format, limits.kv_tokens);
+        let storage =
+            KvStorage::<T>::new(&source.spec, &format, (limits.kv_tokens, limits.context));
         let fingerprint = transfer::fingerprint(source, &format.to_string());
         Ok(Box::new(CpuSession {
             model,
@@ -182,22 +183,13 @@ impl CpuBackend {
 }
 
 /// Keys and values also depend on the precision, and on the context if it selects the rotations.
+/// The context also decides which groups free memory: those are not in ranges.
 fn range_fingerprint(
     spec: &ModelSpec,
     fingerprint: u64,
     options: &SessionOptions,
     limits: &Limits,
-) -> Result<u64, SessionError> {
-    if spec.is_recurrent() {
-        return Err(SessionError::Unsupported(
-            "exporting ranges of recurrent models",
-        ));
-    }
-    if limits.sizes.kv_groups.free_within(limits.context) {
-        return Err(SessionError::Unsupported(
-            "exporting ranges of models whose windows free memory",
-        ));
-    }
+) -> u64 {
     let is_long = spec
         .mixers()
         .filter_map(|(_, mixer)| mixer.rope())
@@ -205,8 +197,12 @@ fn range_fingerprint(
             matches!(&rope.scaling, RopeScaling::LongRope { original_context, .. }
             if limits.context > *original_context)
         });
-    let depends_on = format!("cpu {:?} {is_long}", options.precision);
-    Ok(transfer::range_fingerprint(fingerprint, &depends_on))
+    let groups = limits.sizes.kv_groups.iter();
+    let in_ranges: Vec<bool> = groups
+        .map(|group| group.keeps_all_within(limits.context))
+        .collect();
+    let depends_on = format!("cpu {:?} {is_long} {in_ranges:?}", options.precision);
+    transfer::range_fingerprint(fingerprint, &depends_on)
 }
 
 impl Backend for CpuBackend {

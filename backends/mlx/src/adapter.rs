@@ -65,7 +65,7 @@ pub struct EmbeddingChange {
 }
 
 impl LoadedAdapter {
-    /// Bytes on the device.
+    /// Bytes on the device, and of an embedding's lengths on the host.
     pub fn predict_bytes(adapter: &AdapterWeights, dtype: Type) -> u64 {
         let of_type = dtype.bytes();
         let mut bytes = 0;

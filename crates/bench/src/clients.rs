@@ -19,7 +19,7 @@ use super::error::BenchError;
 use super::figure::{Figure, Line, Panel, Style};
 use super::random::{LengthRange, Random};
 use super::report::{Report, Table, number};
-use super::stats::{Spread, median};
+use super::stats::{Spread, disk_json, median};
 use super::timed_answer::{TimedAnswer, ask_async, greedy, join, millis};
 use super::{Harness, Scenario, warm_up};
 
@@ -286,6 +286,7 @@ impl Row {
                 "hit_tokens": self.stats.cache.hit_tokens,
                 "evictions": self.stats.cache.evictions,
             },
+            "kv_disk": disk_json(&self.stats),
         })
     }
 }

@@ -8,8 +8,8 @@ use super::error::BenchError;
 use super::figure::{Figure, Line, Panel, Style};
 use super::random::Random;
 use super::report::{Report, Table, number, rounds_heading};
-use super::stats::median;
-use super::timed_answer::{ask, greedy};
+use super::stats::{Spread, disk_json, median};
+use super::timed_answer::{ask, greedy, millis};
 use super::{Harness, Scenario, warm_up};
 
 pub struct Conversation {
@@ -28,17 +28,19 @@ struct Turn {
     prompt_tokens: usize,
     cached_tokens: usize,
     first_token_ms: Vec<f64>,
+    /// Between tokens of its answers.
+    inter_token_ms: Vec<f64>,
 }
 
 impl Conversation {
-    /// Adds a round to `measured`.
+    /// Adds a round to `measured`. Returns what was stored on disk, too.
     fn converse(
         &self,
         session: Box<dyn Session>,
         options: EngineOptions,
         round: usize,
         measured: &mut [Turn],
-    ) -> Result<Box<dyn Session>, BenchError> {
+    ) -> Result<(Box<dyn Session>, Value), BenchError> {
         let vocab_size = session.capabilities().vocab_size;
         let engine = Engine::start(session, None, options)?;
         let mut random = Random::new(self.seed, round as u64);
@@ -49,9 +51,13 @@ impl Conversation {
             turn.prompt_tokens = answer.usage.prompt_tokens;
             turn.cached_tokens = answer.usage.cached_tokens;
             turn.first_token_ms.push(answer.first_token_ms());
+            let gaps = answer.arrivals.windows(2);
+            let gaps = gaps.map(|pair| millis(pair[0], pair[1]));
+            turn.inter_token_ms.extend(gaps);
             conversation.extend(answer.ids);
         }
-        Ok(engine.into_session()?)
+        let disk = disk_json(&engine.stats());
+        Ok((engine.into_session()?, disk))
     }
 }
 
@@ -85,6 +91,7 @@ impl Scenario for Conversation {
         let mut session = warm_up(session)?;
         let mut cached = vec![Turn::default(); self.turns];
         let mut uncached = cached.clone();
+        let mut disk = Vec::with_capacity(self.rounds);
         for round in 0..self.rounds {
             let with = EngineOptions {
                 kv_disk: self.kv_disk.clone(),
@@ -94,8 +101,10 @@ impl Scenario for Conversation {
                 cache_bytes: Some(0),
                 ..EngineOptions::default()
             };
-            session = self.converse(session, with, round, &mut cached)?;
-            session = self.converse(session, without, round, &mut uncached)?;
+            let stored;
+            (session, stored) = self.converse(session, with, round, &mut cached)?;
+            disk.push(stored);
+            (session, _) = self.converse(session, without, round, &mut uncached)?;
             harness.progress(round + 1, self.rounds);
         }
         let Self {
@@ -115,6 +124,7 @@ impl Scenario for Conversation {
                 "answer_tokens": answer_tokens,
                 "cache": as_json(&cached),
                 "no_cache": as_json(&uncached),
+                "kv_disk_rounds": disk,
             }),
             figure: Some(figure(&cached, &uncached)),
             failures: Vec::new(),
@@ -126,6 +136,13 @@ impl Turn {
     fn first_token_ms(&self) -> f64 {
         median(&self.first_token_ms)
     }
+}
+
+/// Between tokens of all turns' answers.
+fn inter_token(conversation: &[Turn]) -> Spread {
+    let turns = conversation.iter();
+    let gaps = turns.flat_map(|turn| turn.inter_token_ms.iter().copied());
+    Spread::from_values(gaps.collect())
 }
 
 /// The time to first token of the last turn over that of the first.
@@ -148,6 +165,7 @@ fn as_json(conversation: &[Turn]) -> Value {
     });
     json!({
         "last_to_first": growth(conversation),
+        "inter_token_ms": inter_token(conversation).to_json(),
         "turns": turns.collect::<Vec<_>>(),
     })
 }
@@ -163,11 +181,15 @@ fn table(cached: &[Turn], uncached: &[Turn]) -> String {
             number(without.first_token_ms(), 1),
         ]);
     }
+    let next = inter_token(cached);
     format!(
-        "{}\nMilliseconds. The last turn takes {} × the first, {} × without the cache.\n",
+        "{}\nMilliseconds. The last turn takes {} × the first, {} × without the cache.\n\
+         With it the next token takes {} (p50), {} (p99).\n",
         table.text(),
         number(growth(cached), 2),
         number(growth(uncached), 2),
+        number(next.p50, 2),
+        number(next.p99, 2),
     )
 }
 

@@ -1,5 +1,6 @@
-//! Medians and percentiles.
+//! Medians and percentiles, and what engines count.
 
+use loquat_engine::Stats;
 use serde_json::{Value, json};
 
 /// Percentiles of some measurements; NaN if there are none.
@@ -25,6 +26,15 @@ impl Spread {
     pub fn to_json(self) -> Value {
         json!({ "p50": self.p50, "p95": self.p95, "p99": self.p99, "max": self.max })
     }
+}
+
+/// What an engine has stored of its prefixes on disk.
+pub fn disk_json(stats: &Stats) -> Value {
+    json!({
+        "written_blocks": stats.disk.written_blocks,
+        "pending_tokens": stats.disk.pending_tokens,
+        "lost": stats.disk.lost,
+    })
 }
 
 /// NaN if there are no values.

@@ -32,7 +32,8 @@ pub struct Conversion<'a> {
     pub quant: Quant,
     /// The type of tensors that are not quantized; `None`: the source's.
     pub dtype: Option<Dtype>,
-    /// The name written into GGUF; `None`: the source folder's.
+    /// The model's name, with which the adapters' base models are compared, and which is written
+    /// into GGUF; `None`: the source folder's is written.
     pub name: Option<&'a str>,
     /// Quantize an already quantized model.
     pub requantize: bool,
@@ -63,8 +64,8 @@ pub fn convert(
     {
         return Err(ConvertError::TwoTypes { quant, dtype });
     }
-    let source = Source::open(options.source, options.adapters)?;
-    let mut notes = Vec::new();
+    let source = Source::open(options.source, options.adapters, options.name)?;
+    let mut notes = source.merge.notes.clone();
     if let Some(found) = source.quantized() {
         if options.quant.is_quantized() && !options.requantize {
             return Err(ConvertError::Quantized { found });

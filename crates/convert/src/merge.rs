@@ -24,6 +24,8 @@ pub(crate) struct Merge {
     changes: HashMap<(Role, usize), Vec<MergedChange>>,
     matrices: HashMap<Role, Vec<Matrix>>,
     vectors: HashMap<Role, Vec<f32>>,
+    /// What people should know of the adapters.
+    pub notes: Vec<String>,
 }
 
 /// A low-rank change of a matrix.
@@ -46,6 +48,7 @@ impl Merge {
     pub fn open(
         checkpoint: &Checkpoint,
         adapters: &[MergedAdapter<'_>],
+        model: Option<&str>,
     ) -> Result<Self, ConvertError> {
         let base = checkpoint.adapter_base();
         let mut merge = Self::default();
@@ -57,6 +60,8 @@ impl Merge {
                     found: adapter.scale,
                 });
             }
+            let warning = model.and_then(|model| weights.info().base_warning(model));
+            merge.notes.extend(warning);
             if checkpoint.spec.head.tied {
                 check_tied(&weights)?;
             }

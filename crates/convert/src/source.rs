@@ -21,7 +21,7 @@ pub(crate) struct Source {
     slots: HashMap<Role, Slot>,
     tensors: HashMap<String, RawTensor>,
     pub metadata: SourceMetadata,
-    merge: Merge,
+    pub merge: Merge,
 }
 
 /// The source's metadata.
@@ -51,10 +51,15 @@ pub(crate) const COMPANION_FILES: &[&str] = &[
 ];
 
 impl Source {
-    pub fn open(path: &Path, adapters: &[MergedAdapter<'_>]) -> Result<Self, ConvertError> {
+    /// `name`: the model's, with which the adapters' base models are compared.
+    pub fn open(
+        path: &Path,
+        adapters: &[MergedAdapter<'_>],
+        name: Option<&str>,
+    ) -> Result<Self, ConvertError> {
         // Towers are not converted.
         let checkpoint = Checkpoint::open_with(path, MmprojChoice::Off)?;
-        let merge = Merge::open(&checkpoint, adapters)?;
+        let merge = Merge::open(&checkpoint, adapters, name)?;
         let weights = checkpoint.bind()?;
         let slots = checkpoint.naming().slots(&checkpoint.spec);
         let tensors = checkpoint.tensors().iter();

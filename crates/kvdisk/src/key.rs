@@ -74,6 +74,26 @@ impl BlockKey {
         Self(hasher.finalize().into())
     }
 
+    /// The key of the tail of a sequence that ends `tokens` after the block of this key.
+    pub fn tail(&self, tokens: &[u32]) -> Self {
+        let mut hasher = Sha256::new();
+        hasher.update(b"loquat kv tail");
+        hasher.update(self.0);
+        for token in tokens {
+            hasher.update(token.to_le_bytes());
+        }
+        Self(hasher.finalize().into())
+    }
+
+    /// The key of a part of the tail of this key.
+    pub fn part(&self, index: u64) -> Self {
+        let mut hasher = Sha256::new();
+        hasher.update(b"loquat kv part");
+        hasher.update(self.0);
+        hasher.update(index.to_le_bytes());
+        Self(hasher.finalize().into())
+    }
+
     /// The keys of all whole blocks of `tokens`, of which this one is the root.
     pub fn chain(&self, tokens: &[u32], block_tokens: usize) -> Vec<Self> {
         let mut before = *self;
@@ -179,6 +199,24 @@ mod tests {
         other[0] = 9;
         let changed = root.chain(&other, 4);
         assert!(keys.iter().zip(&changed).all(|(a, b)| a != b));
+    }
+
+    #[test]
+    fn tails_and_parts_have_their_own_names() {
+        let key = IDENTITY.root();
+        let tokens: Vec<u32> = (0..4).collect();
+        let tail = key.tail(&tokens);
+        let names = [
+            key,
+            key.then(&tokens),
+            key.tail(&[]),
+            key.tail(&tokens[..3]),
+            tail,
+            tail.part(0),
+            tail.part(1),
+        ];
+        let distinct: std::collections::BTreeSet<_> = names.iter().collect();
+        assert_eq!(distinct.len(), names.len());
     }
 
     #[test]

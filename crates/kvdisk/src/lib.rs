@@ -5,6 +5,10 @@
 //! is found is the right one, and conversations that begin the same share files. Two threads of
 //! the cache read and write; no call but [`DiskCache::flush`] waits for the disk.
 //!
+//! Some sequences cannot be continued from blocks alone. They have a tail at their exact end: parts
+//! in files of their own, and a record ([`TailRecord`]) that is written last, so that a tail is whole
+//! or not found.
+//!
 //! Several processes may use one folder: files appear whole or not at all, a reader that finds a
 //! file gone computes instead, and each process counts what all of them wrote.
 //!
@@ -18,9 +22,11 @@ mod key;
 mod reader;
 mod stats;
 mod store;
+mod tail;
 mod writer;
 
 pub use key::{BlockKey, PrefixIdentity};
-pub use reader::{BlockLoad, LoadEvent, Worth};
+pub use reader::{BlockLoad, LoadEvent, TailSearch, Worth};
 pub use stats::DiskStats;
 pub use store::{Block, DiskCache, DiskOptions};
+pub use tail::TailRecord;

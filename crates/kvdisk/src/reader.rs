@@ -8,6 +8,7 @@ use crate::BlockKey;
 use crate::block_file::{HEADER, Unusable};
 use crate::stats::Counters;
 use crate::store::Shared;
+use crate::tail::TailRecord;
 
 /// Blocks that are read before the first of them is taken.
 const READ_AHEAD: usize = 2;
@@ -33,6 +34,15 @@ pub struct BlockLoad {
 pub enum LoadEvent {
     /// The next block.
     Block(Vec<u8>),
+    /// After the last block: the record of the tail, which has so many tokens.
+    Tail {
+        /// Its parts follow.
+        record: TailRecord,
+        /// Tokens after the last block.
+        tokens: usize,
+    },
+    /// The next part of the tail.
+    Part(Vec<u8>),
     /// No more.
     End,
     /// Nothing yet; the cache's wake function is called when there is.
@@ -51,17 +61,32 @@ impl BlockLoad {
     }
 }
 
+/// Where to look for tails.
+#[derive(Debug, Clone)]
+pub struct TailSearch {
+    /// Of the prompt: tails end at their beginnings.
+    pub tokens: Vec<u32>,
+    /// Only tails at greater lengths are of use.
+    pub longer_than: usize,
+}
+
 pub(crate) struct ReadRequest {
     keys: Vec<BlockKey>,
+    search: Option<TailSearch>,
     worth: Worth,
     events: SyncSender<LoadEvent>,
 }
 
 /// A request for the longest run of `keys`, and its result.
-pub(crate) fn request(keys: Vec<BlockKey>, worth: Worth) -> (ReadRequest, BlockLoad) {
+pub(crate) fn request(
+    keys: Vec<BlockKey>,
+    search: Option<TailSearch>,
+    worth: Worth,
+) -> (ReadRequest, BlockLoad) {
     let (sender, events) = mpsc::sync_channel(READ_AHEAD);
     let request = ReadRequest {
         keys,
+        search,
         worth,
         events: sender,
     };
@@ -76,23 +101,25 @@ pub(crate) fn run(shared: &Arc<Shared>, requests: &Receiver<ReadRequest>) {
     for request in requests {
         let ReadRequest {
             keys,
+            search,
             worth,
             events,
         } = request;
-        let found = find(shared, &keys);
-        let wanted = if is_worth_it(shared, &found, worth, &speed) {
-            found.len()
-        } else {
-            0
-        };
-        for (key, bytes) in &found[..wanted] {
+        let mut found = find(shared, &keys);
+        if let Some(search) = search {
+            found = find_tail(shared, &found, &search).unwrap_or_default();
+        }
+        if !is_worth_it(shared, &found, worth, &speed) {
+            found.files.clear();
+        }
+        for file in &found.files {
             let started = Instant::now();
-            let Some(block) = read(shared, key) else {
+            let Some(event) = read(shared, file) else {
                 break;
             };
-            speed.record(*bytes, started.elapsed());
-            Counters::add(&shared.counters.read_bytes, *bytes);
-            if events.send(LoadEvent::Block(block)).is_err() {
+            speed.record(file.bytes, started.elapsed());
+            Counters::add(&shared.counters.read_bytes, file.bytes);
+            if events.send(event).is_err() {
                 // Nobody wants the rest.
                 break;
             }
@@ -103,43 +130,140 @@ pub(crate) fn run(shared: &Arc<Shared>, requests: &Receiver<ReadRequest>) {
     }
 }
 
-/// The blocks of the run that exist, with the sizes of their files.
-fn find(shared: &Shared, keys: &[BlockKey]) -> Vec<(BlockKey, u64)> {
-    let sizes = keys.iter().map_while(|key| {
-        let size = shared.folder.size(key);
-        if size.is_none() {
-            shared.forget(key);
-        }
-        Some((*key, size?))
-    });
-    sizes.collect()
+/// Files to read, in order, and the tokens they bring.
+#[derive(Default)]
+struct FoundFiles {
+    files: Vec<FoundFile>,
+    tokens: usize,
 }
 
-/// Reads a block; removes it if it is unusable.
-fn read(shared: &Shared, key: &BlockKey) -> Option<Vec<u8>> {
-    let why = match shared.folder.read(key, shared.model, shared.block_tokens) {
-        Ok(block) => return Some(block),
-        Err(why) => why,
-    };
-    shared.discard(key, why);
+#[derive(Clone, Copy)]
+struct FoundFile {
+    key: BlockKey,
+    /// Of the file.
+    bytes: u64,
+    content: FileContent,
+}
+
+#[derive(Clone, Copy)]
+enum FileContent {
+    Block,
+    /// A tail's record, with so many tokens.
+    Record(usize),
+    Part,
+}
+
+/// The blocks of the run that exist.
+fn find(shared: &Shared, keys: &[BlockKey]) -> FoundFiles {
+    let files = keys.iter().map_while(|key| {
+        let bytes = shared.folder.size(key);
+        if bytes.is_none() {
+            shared.forget(key);
+        }
+        Some(FoundFile {
+            key: *key,
+            bytes: bytes?,
+            content: FileContent::Block,
+        })
+    });
+    let files: Vec<FoundFile> = files.collect();
+    let tokens = files.len() * shared.block_tokens;
+    FoundFiles { files, tokens }
+}
+
+/// The blocks, the record and the parts of the longest tail. Tails are looked for as far as there
+/// are blocks.
+fn find_tail(shared: &Shared, blocks: &FoundFiles, search: &TailSearch) -> Option<FoundFiles> {
+    let block_tokens = shared.block_tokens;
+    let longest = (blocks.tokens + block_tokens - 1).min(search.tokens.len());
+    let shortest = (search.longer_than + 1).max(block_tokens);
+    for len in (shortest..=longest).rev() {
+        let whole = len / block_tokens;
+        let blocks = &blocks.files[..whole];
+        let rest = whole * block_tokens..len;
+        let key = blocks.last()?.key.tail(&search.tokens[rest.clone()]);
+        let Some(bytes) = shared.folder.size(&key) else {
+            shared.forget(&key);
+            continue;
+        };
+        let record = FoundFile {
+            key,
+            bytes,
+            content: FileContent::Record(rest.len()),
+        };
+        let Some(LoadEvent::Tail { record: tail, .. }) = read(shared, &record) else {
+            continue;
+        };
+        let Some(parts) = find_parts(shared, &key, tail.parts) else {
+            // A part was evicted, or damaged and removed.
+            shared.remove(&key);
+            continue;
+        };
+        return Some(FoundFiles {
+            files: [blocks, &[record], &parts].concat(),
+            tokens: len - search.longer_than,
+        });
+    }
     None
 }
 
-/// Whether reading the blocks takes less time than computing their tokens. Reads until both speeds
+/// All parts of a tail; `None` if one is missing.
+fn find_parts(shared: &Shared, tail: &BlockKey, count: u64) -> Option<Vec<FoundFile>> {
+    let parts = (0..count).map(|index| {
+        let key = tail.part(index);
+        Some(FoundFile {
+            key,
+            bytes: shared.folder.size(&key)?,
+            content: FileContent::Part,
+        })
+    });
+    parts.collect()
+}
+
+/// Reads a file; removes it if it is unusable.
+fn read(shared: &Shared, file: &FoundFile) -> Option<LoadEvent> {
+    let FoundFile { key, content, .. } = file;
+    let tokens = match content {
+        FileContent::Block => shared.block_tokens,
+        FileContent::Record(tokens) => *tokens,
+        FileContent::Part => 0,
+    };
+    let contents = shared.folder.read(key, shared.model, tokens);
+    let event = contents.and_then(|contents| match content {
+        FileContent::Block => Ok(LoadEvent::Block(contents)),
+        FileContent::Part => Ok(LoadEvent::Part(contents)),
+        FileContent::Record(tokens) => {
+            let record = TailRecord::decode(&contents);
+            let record = record.ok_or(Unusable::Damaged("it is no record of a tail"))?;
+            Ok(LoadEvent::Tail {
+                record,
+                tokens: *tokens,
+            })
+        }
+    });
+    match event {
+        Ok(event) => {
+            // Another process may have written it.
+            shared.learn([*key]);
+            Some(event)
+        }
+        Err(why) => {
+            shared.discard(key, why);
+            None
+        }
+    }
+}
+
+/// Whether reading the files takes less time than computing their tokens. Reads until both speeds
 /// are known, because that measures them.
-fn is_worth_it(
-    shared: &Shared,
-    found: &[(BlockKey, u64)],
-    worth: Worth,
-    speed: &ReadSpeed,
-) -> bool {
-    let Some((first, _)) = found.first() else {
+fn is_worth_it(shared: &Shared, found: &FoundFiles, worth: Worth, speed: &ReadSpeed) -> bool {
+    let Some(first) = found.files.first() else {
         return false;
     };
-    let header = match shared.folder.header(first) {
+    let header = match shared.folder.header(&first.key) {
         Ok(header) => header,
         Err(why) => {
-            shared.discard(first, why);
+            shared.discard(&first.key, why);
             return false;
         }
     };
@@ -147,10 +271,10 @@ fn is_worth_it(
     let (Some(prompt_speed), Some(read_speed)) = (worth.prompt_speed.or(stored), speed.0) else {
         return true;
     };
-    let bytes: u64 = found.iter().map(|(_, bytes)| bytes).sum();
+    let bytes: u64 = found.files.iter().map(|file| file.bytes).sum();
     let import = worth.import_speed.map_or(0.0, |speed| bytes as f64 / speed);
     let reading = bytes as f64 / read_speed + import;
-    let computing = (found.len() * shared.block_tokens) as f64 / prompt_speed;
+    let computing = found.tokens as f64 / prompt_speed;
     if reading >= computing {
         Counters::add(&shared.counters.slower, 1);
     }
@@ -169,17 +293,22 @@ impl ReadSpeed {
 }
 
 impl Shared {
+    fn remove(&self, key: &BlockKey) {
+        self.forget(key);
+        let bytes = self.folder.size(key).unwrap_or(HEADER as u64);
+        self.folder.remove(key);
+        Counters::subtract(&self.counters.blocks, 1);
+        Counters::subtract(&self.counters.bytes, bytes);
+    }
+
     /// Removes a file that cannot be used.
     fn discard(&self, key: &BlockKey, why: Unusable) {
         self.forget(key);
         match why {
             Unusable::Damaged(why) => {
                 tracing::warn!(%key, why, "removing a file of cached keys and values");
-                let bytes = self.folder.size(key).unwrap_or(HEADER as u64);
-                self.folder.remove(key);
                 Counters::add(&self.counters.damaged_blocks, 1);
-                Counters::subtract(&self.counters.blocks, 1);
-                Counters::subtract(&self.counters.bytes, bytes);
+                self.remove(key);
             }
             Unusable::Newer => {}
             Unusable::Unreadable(error) => {

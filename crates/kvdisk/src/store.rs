@@ -12,7 +12,7 @@ use std::time::Duration;
 
 use crate::BlockKey;
 use crate::folder::Folder;
-use crate::reader::{self, BlockLoad, Requests, Worth};
+use crate::reader::{self, BlockLoad, Requests, TailSearch, Worth};
 use crate::stats::{Counters, DiskStats};
 use crate::writer::{self, WriteCommand};
 
@@ -30,11 +30,13 @@ pub struct DiskOptions {
     pub required: bool,
 }
 
-/// A block to write.
+/// A block, or a file of a tail, to write.
 #[derive(Debug)]
 pub struct Block {
     /// Its name.
     pub key: BlockKey,
+    /// Tokens whose keys and values it has; 0 for a part of a tail.
+    pub tokens: usize,
     /// The session's bytes.
     pub contents: Vec<u8>,
     /// Prompt tokens that the model computes per second; 0 if not measured.
@@ -112,7 +114,22 @@ impl DiskCache {
 
     /// Finds the longest run of `keys`, from the first on, and reads it if that is worth it.
     pub fn load(&self, keys: Vec<BlockKey>, worth: Worth) -> BlockLoad {
-        let (request, load) = reader::request(keys, worth);
+        self.request(keys, None, worth)
+    }
+
+    /// Finds the longest sequence that ends in a tail, and reads it if that is worth it. `keys` are
+    /// those of all its blocks, from the root on.
+    pub fn load_with_tail(
+        &self,
+        keys: Vec<BlockKey>,
+        search: TailSearch,
+        worth: Worth,
+    ) -> BlockLoad {
+        self.request(keys, Some(search), worth)
+    }
+
+    fn request(&self, keys: Vec<BlockKey>, search: Option<TailSearch>, worth: Worth) -> BlockLoad {
+        let (request, load) = reader::request(keys, search, worth);
         if let Some(reads) = &self.reads {
             // The load ends at once if the thread is gone.
             let _ = reads.send(request);
@@ -142,9 +159,9 @@ impl DiskCache {
         self.command(WriteCommand::Write(block));
     }
 
-    /// Marks the blocks of a prefix as used, in the order of the prefix.
-    pub fn touch(&self, keys: Vec<BlockKey>) {
-        self.command(WriteCommand::Touch(keys));
+    /// Marks the blocks of a prefix, and the files of its tail, as used, in the order of the prefix.
+    pub fn touch(&self, keys: Vec<BlockKey>, tail: Option<BlockKey>) {
+        self.command(WriteCommand::Touch(keys, tail));
     }
 
     /// Removes all blocks of the model, whoever wrote them.

@@ -17,8 +17,8 @@ const RECOUNT: u64 = 16;
 
 pub(crate) enum WriteCommand {
     Write(Block),
-    /// Marks blocks of one prefix as used, in the order of the prefix.
-    Touch(Vec<BlockKey>),
+    /// Marks blocks of one prefix as used, in the order of the prefix, and then its tail.
+    Touch(Vec<BlockKey>, Option<BlockKey>),
     /// Removes all blocks of the model.
     Clear,
     /// Answers when everything before is done.
@@ -52,7 +52,7 @@ pub(crate) fn run(shared: &Arc<Shared>, commands: &Receiver<WriteCommand>) {
                 shared.queued.fetch_sub(1, Ordering::SeqCst);
                 (shared.wake)();
             }
-            WriteCommand::Touch(keys) => writer.touch(&keys),
+            WriteCommand::Touch(keys, tail) => writer.touch(&keys, tail),
             WriteCommand::Clear => writer.clear(),
             WriteCommand::Flush(done) => _ = done.send(()),
         }
@@ -73,12 +73,12 @@ impl Writer {
         let bytes = (HEADER + block.contents.len()) as u64;
         if shared.folder.size(&block.key) == Some(bytes) {
             // Another process was faster.
-            return self.touch(&[block.key]);
+            return self.touch(&[block.key], None);
         }
         let header = BlockHeader {
             key: block.key,
             model: shared.model,
-            tokens: shared.block_tokens as u64,
+            tokens: block.tokens as u64,
             bytes: block.contents.len() as u64,
             prompt_speed: block.prompt_speed,
         };
@@ -151,14 +151,26 @@ impl Writer {
     }
 
     /// Earlier blocks of a prefix are the newer ones: later ones are useless without them.
-    fn touch(&self, keys: &[BlockKey]) {
+    fn touch(&self, keys: &[BlockKey], tail: Option<BlockKey>) {
         let now = SystemTime::now();
-        for (place, key) in (0..).zip(keys) {
+        let mut place = 0;
+        let mut touch = |key: &BlockKey| {
             let used = now - Duration::from_micros(place);
-            if self.shared.folder.touch(key, used).is_err() {
+            place += 1;
+            let touched = self.shared.folder.touch(key, used).is_ok();
+            if !touched {
                 self.shared.forget(key);
             }
+            touched
+        };
+        for key in keys {
+            touch(key);
         }
+        let Some(tail) = tail.filter(&mut touch) else {
+            return;
+        };
+        // How many there are is in the record; one that is missing makes the tail useless.
+        let _ = (0..).take_while(|index| touch(&tail.part(*index))).count();
     }
 
     fn clear(&mut self) {

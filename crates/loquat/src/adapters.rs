@@ -53,14 +53,8 @@ impl ModelFiles {
 
 /// Names prove nothing, so that an adapter with another base model's name is only noted.
 fn note_base(adapter: &AdapterWeights, model: &str) {
-    let info = adapter.info();
-    if let Some(base) = info
-        .base
-        .as_deref()
-        .filter(|_| info.names_other_base(model))
-    {
-        let name = &info.name;
-        tracing::warn!("the adapter {name} names the base model {base}, and the model is {model}");
+    if let Some(warning) = adapter.info().base_warning(model) {
+        tracing::warn!("{warning}");
     }
 }
 

@@ -53,6 +53,9 @@ pub enum SessionError {
         /// The longest length below it that has one.
         reusable: usize,
     },
+    /// A sequence of imported ranges is used before its tail is imported.
+    #[error("sequence {} is used before its tail is imported", .0.0)]
+    MissingTail(SequenceId),
     /// A sequence would grow past the context.
     #[error("{wanted} tokens exceed the context of {max_context}")]
     ContextExceeded {

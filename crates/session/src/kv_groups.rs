@@ -34,6 +34,11 @@ impl KvGroup {
         all.min(span.saturating_add(granularity).saturating_sub(2) / granularity + 1)
     }
 
+    /// Whether sequences of up to `context` tokens keep all of this group's KV.
+    pub fn keeps_all_within(&self, context: usize) -> bool {
+        self.reach.first_seen(context) == 0
+    }
+
     /// The first page that the tokens from position `len` on attend to.
     pub fn first_page(&self, len: usize, granularity: usize) -> usize {
         self.reach.first_seen(len) / granularity
@@ -86,7 +91,7 @@ impl KvGroups {
 
     /// Whether sequences of up to `context` tokens free some of their KV.
     pub fn free_within(&self, context: usize) -> bool {
-        self.iter().any(|group| group.reach.first_seen(context) > 0)
+        self.iter().any(|group| !group.keeps_all_within(context))
     }
 
     /// What a token weighs in a group, compared with the other groups. Without keys and values,

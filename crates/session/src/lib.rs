@@ -25,6 +25,7 @@ mod plan;
 pub mod recurrent_state;
 mod sampled_positions;
 pub mod sequences;
+mod tail_layout;
 pub mod tower;
 pub mod transfer;
 
@@ -150,16 +151,18 @@ pub trait Session: Send {
     /// Makes a sequence from exported bytes. The caller owns it.
     fn import(&mut self, bytes: &[u8]) -> Result<SequenceId, SessionError>;
 
-    /// Identifies the bytes of [`export_range`](Session::export_range): equal for sessions, also of
-    /// other processes, that compute the same keys and values for the same tokens and adapters, and
-    /// store them alike. Refused if ranges cannot be exported; the error says why. Changes nothing.
+    /// Identifies the bytes of [`export_range`](Session::export_range) and
+    /// [`export_tail`](Session::export_tail): equal for sessions, also of other processes, that
+    /// compute the same keys and values for the same tokens and adapters, and store them alike.
+    /// Refused if ranges cannot be exported; the error says why. Changes nothing.
     fn range_fingerprint(&self) -> Result<u64, SessionError> {
         Err(SessionError::Unsupported("exporting ranges of sequences"))
     }
 
     /// Appends the keys and values of some positions to `out`: always as many bytes per position,
-    /// without a header or a checksum, which are the caller's. Refused for a sequence with media up
-    /// to the end of the range. Changes nothing else.
+    /// without a header or a checksum, which are the caller's. If the session can only cut at
+    /// [snapshots](PrefixCopy::AtSnapshots), ranges leave out what belongs to the tail. Refused for
+    /// a sequence with media up to the end of the range. Changes nothing else.
     fn export_range(
         &self,
         _sequence: SequenceId,
@@ -171,6 +174,10 @@ pub trait Session: Send {
 
     /// Appends `tokens` positions to a sequence, whose positions so far and adapters must be those
     /// before the exported range. The bytes are not checked beyond their length.
+    ///
+    /// If the session can only cut at snapshots, the sequence must be empty or imported so far, and
+    /// can then only be extended by ranges, completed with [`import_tail`](Session::import_tail) or
+    /// released.
     fn import_range(
         &mut self,
         _sequence: SequenceId,
@@ -178,5 +185,30 @@ pub trait Session: Send {
         _bytes: &[u8],
     ) -> Result<(), SessionError> {
         Err(SessionError::Unsupported("importing ranges of sequences"))
+    }
+
+    /// Appends a part of a tail to `out`: what the token after the first `len` needs besides the
+    /// ranges, which are recurrent states and the keys and values that windows free. Only for
+    /// sessions that can only cut at snapshots, and for lengths that
+    /// [`reusable`](Session::reusable) returns. The part begins at byte `part.start`, which is 0 or
+    /// what earlier calls appended, and ends at `part.end`, or earlier at the end of the tail, or
+    /// where the tail can be cut, but not before it begins. Returns whether it is the last one.
+    /// Refused for a sequence with media up to `len`. Changes nothing else.
+    fn export_tail(
+        &self,
+        _sequence: SequenceId,
+        _len: usize,
+        _part: Range<usize>,
+        _out: &mut Vec<u8>,
+    ) -> Result<bool, SessionError> {
+        Err(SessionError::Unsupported("exporting tails of sequences"))
+    }
+
+    /// Adds the next parts of a tail to a sequence that consists of imported ranges up to its
+    /// length. Returns whether the sequence is complete, and like any
+    /// other. A complete one can be cut only at its end. The bytes are not checked beyond their
+    /// length.
+    fn import_tail(&mut self, _sequence: SequenceId, _bytes: &[u8]) -> Result<bool, SessionError> {
+        Err(SessionError::Unsupported("importing tails of sequences"))
     }
 }

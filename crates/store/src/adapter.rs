@@ -36,7 +36,7 @@ pub(crate) struct AdapterFiles {
 
 impl AdapterFiles {
     /// Of weights at this path, if their config is there too.
-    fn of(contents: &Contents, weights: &str) -> Option<Self> {
+    fn find(contents: &Contents, weights: &str) -> Option<Self> {
         if weights.ends_with(".gguf") {
             return contents.has(weights).then(|| Self {
                 weights: weights.to_owned(),
@@ -61,7 +61,9 @@ impl AdapterFiles {
     pub(crate) fn all(contents: &Contents) -> Vec<Self> {
         let paths = contents.files.iter().map(|file| file.path.as_str());
         let named = paths.filter(|path| [PEFT, MLX].contains(&split_folder(path).1));
-        named.filter_map(|path| Self::of(contents, path)).collect()
+        named
+            .filter_map(|path| Self::find(contents, path))
+            .collect()
     }
 
     pub(crate) fn paths(&self) -> Vec<&str> {
@@ -97,7 +99,7 @@ pub(crate) fn choose(
     };
     let of = |weights: &str| {
         let (folder, _) = split_folder(weights);
-        AdapterFiles::of(contents, weights).ok_or_else(|| {
+        AdapterFiles::find(contents, weights).ok_or_else(|| {
             none(if contents.has(weights) {
                 format!("it has {weights} but no {folder}{CONFIG}")
             } else {

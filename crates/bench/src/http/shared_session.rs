@@ -122,4 +122,18 @@ impl Session for SharedSession {
     ) -> Result<(), SessionError> {
         self.lock().import_range(sequence, tokens, bytes)
     }
+
+    fn export_tail(
+        &self,
+        sequence: SequenceId,
+        len: usize,
+        part: Range<usize>,
+        out: &mut Vec<u8>,
+    ) -> Result<bool, SessionError> {
+        self.lock().export_tail(sequence, len, part, out)
+    }
+
+    fn import_tail(&mut self, sequence: SequenceId, bytes: &[u8]) -> Result<bool, SessionError> {
+        self.lock().import_tail(sequence, bytes)
+    }
 }

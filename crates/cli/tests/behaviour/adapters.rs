@@ -7,6 +7,8 @@ use loquat_testkit::goldens;
 use tempfile::TempDir;
 
 use crate::support::{Outcome, command, loquat};
+#[cfg(unix)]
+use crate::terminal::Terminal;
 
 /// The checkpoints have none.
 const TEMPLATE: &str = "{% for message in messages %}{{ message.content }}{% endfor %}";
@@ -80,6 +82,69 @@ fn backends_give_the_same_adapted_answer() {
         let plain = answers.remove(0);
         assert!(!answers.contains(&plain), "{answers:?}, {plain:?}");
     }
+}
+
+/// A chat starts with the adapters of its command line; `/adapter` changes them.
+#[cfg(unix)]
+#[test]
+fn chat_applies_and_scales_adapters() {
+    const QUESTION: &str = "Tell me a story.";
+    let (folder, base) = (tempfile::tempdir().unwrap(), model("llama"));
+    // Short paths, so that lines do not wrap.
+    let [dora, all] = ["llama__dora", "llama__all"].map(|name| {
+        let link = folder.path().join(&name[7..]);
+        std::os::unix::fs::symlink(adapter(name), &link).unwrap();
+        link.to_str().unwrap().to_owned()
+    });
+    let chat = |adapters: &[&str]| {
+        let mut command = command(&folder.path().join("cache"));
+        command.arg("run").arg(base.path());
+        command.args(["-n", "12", "-t", "0"]);
+        for adapter in adapters {
+            command.args(["--adapter", adapter]);
+        }
+        Terminal::start(&command)
+    };
+    let answer = |terminal: &mut Terminal| {
+        terminal.ask("/clear");
+        let output = terminal.ask(QUESTION);
+        // Its time follows.
+        let (answer, _) = output.split_once("\n12 tokens ").expect("an answer");
+        answer.to_owned()
+    };
+    let half = format!("{dora}@0.5");
+    let sets: [&[&str]; 4] = [&[], &[&dora], &[&half], &[&half, &all]];
+    let expected = sets.map(|adapters| {
+        let mut terminal = chat(adapters);
+        let found = answer(&mut terminal);
+        terminal.leave();
+        found
+    });
+    for (index, own) in expected.iter().enumerate() {
+        assert!(!expected[..index].contains(own), "{expected:?}");
+    }
+
+    let mut terminal = chat(&[]);
+    assert!(terminal.ask("/adapter").starts_with("No adapters. "));
+    assert_eq!(answer(&mut terminal), expected[0]);
+    let steps = [
+        (&dora, format!("{dora} (scale 1)")),
+        (&half, format!("{dora} (scale 0.5)")),
+        (&all, format!("{dora} (scale 0.5)\n{all} (scale 1)")),
+    ];
+    for ((argument, listed), expected) in steps.iter().zip(&expected[1..]) {
+        assert_eq!(terminal.ask(&format!("/adapter {argument}")), *listed);
+        assert_eq!(answer(&mut terminal), *expected);
+    }
+    // What is refused changes nothing.
+    let refused = terminal.ask("/adapter ./absent");
+    assert!(refused.starts_with("error: "), "{refused}");
+    assert_eq!(terminal.ask("/adapter"), steps[2].1);
+    assert_eq!(answer(&mut terminal), expected[3]);
+    let off = terminal.ask("/adapter off");
+    assert_eq!(off, format!("{dora} (off)\n{all} (off)"));
+    assert_eq!(answer(&mut terminal), expected[0]);
+    terminal.leave();
 }
 
 /// A hub with an adapter, and a machine with its model.

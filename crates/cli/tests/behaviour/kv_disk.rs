@@ -9,11 +9,20 @@ use serde_json::{Value, json};
 use tempfile::TempDir;
 
 use crate::serve::Serving;
-use crate::support::{Altered, Files, ends, golden, loquat};
+use crate::support::{Altered, Files, ends, loquat};
 
 /// A tiny model with room for a conversation of 4,000 tokens.
 fn model() -> Altered {
     Altered::with_context(8192)
+}
+
+/// The same with windows that free memory.
+fn windowed() -> Altered {
+    Altered::from("gemma3_text").replace(
+        "config.json",
+        "\"max_position_embeddings\": 512",
+        "\"max_position_embeddings\": 8192",
+    )
 }
 
 /// Writes a token for each byte.
@@ -219,12 +228,60 @@ fn keys_never_read_each_others_files() {
     assert_eq!(texts.len(), 1);
 }
 
+/// Waits until everything is written.
+fn all_stored(serving: &Serving) {
+    stored(serving, 1);
+    for _ in 0..6000 {
+        if metric(serving, "loquat_kv_disk_pending_tokens") == 0.0 {
+            return;
+        }
+        std::thread::sleep(std::time::Duration::from_millis(10));
+    }
+    panic!("not written: {}", serving.get("/metrics"));
+}
+
+fn ask_cold_of(model: &Altered, prompt: &str) -> Answer {
+    let cache = TempDir::new().unwrap();
+    let serving = Serving::start_in(cache.path(), &["--kv-disk=0B", model.path()]);
+    ask(&serving, prompt)
+}
+
 #[test]
-fn models_whose_windows_free_memory_are_refused_or_served_without() {
-    let (cache, model) = (TempDir::new().unwrap(), golden("gemma3_text"));
-    let serving = Serving::start_in(cache.path(), &[&model]);
-    serving.wait_until("/health/ready", "HTTP/1.1 200");
-    assert_eq!(metric(&serving, "loquat_kv_disk_limit_bytes"), 0.0);
-    drop(serving);
-    loquat(["run", &model, "hi", "--kv-disk=1GiB"]).refused(4, &["kv_disk", "windows"]);
+fn conversation_of_windowed_model_survives() {
+    let model = windowed();
+    for signal in ["KILL", "TERM"] {
+        let cache = TempDir::new().unwrap();
+        let mut serving = Serving::start_in(cache.path(), &[model.path()]);
+        let first = conversation(1, 4000);
+        let answer = ask(&serving, &first);
+        assert_eq!(answer, ask_cold_of(&model, &first));
+        if signal == "KILL" {
+            all_stored(&serving);
+        }
+        serving.signal(signal);
+        if signal == "TERM" {
+            assert_eq!(ends(&mut serving.child), 0);
+        } else {
+            serving.child.wait().unwrap();
+        }
+        // The first prompt continues where it ended, whatever the answer is.
+        let next = format!("{first}{}", conversation(2, 30));
+        let cold = ask_cold_of(&model, &next);
+        let serving = Serving::start_in(cache.path(), &[model.path()]);
+        let found = ask(&serving, &next);
+        assert_eq!(found.text, cold.text, "after {signal}");
+        let computed = found.prompt_tokens - found.cached_tokens;
+        assert!(computed <= 64, "after {signal}: {found:?}");
+        assert_eq!(metric(&serving, "loquat_kv_disk_hits_total"), 1.0);
+        drop(serving);
+        // Damaged at any place: computed again.
+        for (at, file) in files(cache.path()).into_iter().enumerate() {
+            let mut bytes = fs::read(&file).unwrap();
+            let place = at * 7919 % bytes.len();
+            bytes[place] ^= 0x55;
+            fs::write(&file, bytes).unwrap();
+        }
+        let serving = Serving::start_in(cache.path(), &[model.path()]);
+        assert_eq!(ask(&serving, &next), cold, "after {signal}");
+    }
 }

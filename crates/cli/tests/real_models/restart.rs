@@ -1,9 +1,10 @@
-//! SmolLM2 behind a server that is killed: the next turn of a conversation reads its prefix.
+//! SmolLM2 behind a server that ends: the next turn of a conversation reads its prefix.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::TcpStream;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
+use std::sync::Mutex;
 use std::time::{Duration, Instant};
 
 use loquat_store::{NoProgress, Store, StoreOptions};
@@ -13,6 +14,9 @@ use tempfile::TempDir;
 /// Of the time without a stored prefix.
 const MOST: f64 = 0.2;
 const TOKENS: u64 = 4000;
+
+/// One test at a time, since they measure.
+static SERIAL: Mutex<()> = Mutex::new(());
 
 struct Server {
     child: Child,
@@ -78,6 +82,27 @@ impl Server {
         (took, cached.as_u64().unwrap_or(0))
     }
 
+    /// Ends it by SIGTERM, and returns once it has exited.
+    fn terminate(mut self) {
+        let id = self.child.id().to_string();
+        let sent = Command::new("kill").args(["-s", "TERM", &id]).status();
+        assert!(sent.unwrap().success());
+        let status = self.child.wait().unwrap();
+        assert!(status.success(), "{status}");
+    }
+
+    /// Waits until the blocks of so many tokens are on disk.
+    fn wait_for_blocks(&self, tokens: u64) {
+        let started = Instant::now();
+        while self.metric("loquat_kv_disk_written_blocks_total") < (tokens / 64) as f64 {
+            assert!(
+                started.elapsed() < Duration::from_secs(120),
+                "it is not written"
+            );
+            std::thread::sleep(Duration::from_millis(20));
+        }
+    }
+
     fn metric(&self, name: &str) -> f64 {
         let metrics = self.send("GET", "/metrics", "");
         let line = metrics.lines().find(|line| line.starts_with(name)).unwrap();
@@ -99,6 +124,28 @@ fn text(answer: &Value) -> &str {
 
 #[test]
 fn killed_server_continues_conversation_quickly() {
+    continues_quickly_after("SIGKILL", |server, tokens| {
+        let started = Instant::now();
+        server.wait_for_blocks(tokens);
+        let waited = started.elapsed().as_secs_f64();
+        println!("stored {waited:.2} s after the answer");
+        drop(server);
+    });
+}
+
+#[test]
+fn terminated_server_continues_conversation_quickly() {
+    continues_quickly_after("SIGTERM", |server, _| {
+        let started = Instant::now();
+        server.terminate();
+        let took = started.elapsed().as_secs_f64();
+        println!("exited {took:.2} s after the signal");
+    });
+}
+
+/// The first turn is computed, `end` ends its server, and another one answers the second turn.
+fn continues_quickly_after(signal: &str, end: impl FnOnce(Server, u64)) {
+    let _serial = SERIAL.lock();
     let store = Store::open(StoreOptions::default()).unwrap();
     let model = store.locate(&"smollm2:135m".into(), &mut NoProgress);
     let model = model.unwrap().path.to_str().unwrap().to_owned();
@@ -111,19 +158,7 @@ fn killed_server_continues_conversation_quickly() {
     let tokens = answer["usage"]["prompt_tokens"].as_u64().unwrap();
     assert!((TOKENS..TOKENS + 500).contains(&tokens), "{tokens} tokens");
     let next = format!("{first}{} And what then? ", text(&answer));
-    let started = Instant::now();
-    while server.metric("loquat_kv_disk_written_blocks_total") < (tokens / 64) as f64 {
-        assert!(
-            started.elapsed() < Duration::from_secs(120),
-            "it is not written"
-        );
-        std::thread::sleep(Duration::from_millis(20));
-    }
-    println!(
-        "stored {:.2} s after the answer",
-        started.elapsed().as_secs_f64()
-    );
-    drop(server);
+    end(server, tokens);
 
     let cold = Server::start(cache.path(), &model, "--kv-disk=0B");
     let (cold_seconds, cached) = cold.first_token(&next);
@@ -136,6 +171,6 @@ fn killed_server_continues_conversation_quickly() {
     assert!(cached >= tokens / 64 * 64, "{cached} of {tokens} tokens");
     assert_eq!(text(&warm.ask(&next, 32)), text(&expected));
     let ratio = warm_seconds / cold_seconds;
-    println!("{tokens} tokens: {warm_seconds:.3} s of {cold_seconds:.3} s ({ratio:.3})");
+    println!("{signal}, {tokens} tokens: {warm_seconds:.3} s of {cold_seconds:.3} s ({ratio:.3})");
     assert!(ratio <= MOST, "{warm_seconds} s of {cold_seconds} s");
 }

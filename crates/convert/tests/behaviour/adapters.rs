@@ -86,6 +86,49 @@ fn merged_models_agree_with_peft() {
     assert!(faults.is_empty(), "{faults:#?}");
 }
 
+#[test]
+fn other_base_model_is_noted() {
+    let folder = tempfile::tempdir().unwrap();
+    let adapter = folder.path().join("poet");
+    std::fs::create_dir(&adapter).unwrap();
+    let golden = goldens::fixtures().join("goldens-lora/llama__qv");
+    let base = goldens::adapter_base(&golden);
+    let weights = "adapter_model.safetensors";
+    std::fs::copy(golden.join(weights), adapter.join(weights)).unwrap();
+    let config = std::fs::read_to_string(golden.join("adapter_config.json")).unwrap();
+    let mut config: serde_json::Value = serde_json::from_str(&config).unwrap();
+    config["base_model_name_or_path"] = "Qwen/Qwen2.5-0.5B".into();
+    std::fs::write(adapter.join("adapter_config.json"), config.to_string()).unwrap();
+    let adapters = [MergedAdapter {
+        path: &adapter,
+        scale: 1.0,
+    }];
+    for (model, expected) in [
+        (Some("meta-llama/Llama-3.2-1B"), true),
+        (Some("qwen2.5:0.5b"), false),
+        (None, false),
+    ] {
+        let wanted = Conversion {
+            source: &base,
+            adapters: &adapters,
+            out: &folder.path().join("merged"),
+            target: Target::Safetensors,
+            quant: Quant::parse(Target::Safetensors, "f32", None).unwrap(),
+            dtype: None,
+            name: model,
+            requantize: false,
+            force: true,
+            records: None,
+        };
+        let report = convert(&wanted, &mut |_| true).unwrap();
+        let noted = report
+            .notes
+            .iter()
+            .any(|note| note.contains("Qwen/Qwen2.5-0.5B"));
+        assert_eq!(noted, expected, "{model:?}: {:?}", report.notes);
+    }
+}
+
 /// The model in GGUF orders rows of queries and keys in another way than the adapter's.
 #[test]
 fn peft_adapter_works_on_a_gguf_model() {

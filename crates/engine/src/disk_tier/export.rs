@@ -2,8 +2,8 @@
 
 use std::time::{Duration, Instant};
 
-use loquat_kvdisk::{Block, BlockKey};
-use loquat_session::{SequenceId, Session};
+use loquat_kvdisk::{Block, BlockKey, TailRecord};
+use loquat_session::{SequenceId, Session, SessionError};
 
 use super::{BLOCK_TOKENS, DiskTier};
 use crate::prefix_cache::PrefixCache;
@@ -12,31 +12,90 @@ use crate::worker::Worker;
 /// Exporting takes this share of the time that steps take.
 pub(super) const BUSY_SHARE: f64 = 0.01;
 /// Exported between two steps.
-const BUSY_TOKENS: usize = 8;
+const BUSY: SliceSize = SliceSize {
+    tokens: 8,
+    bytes: 64 << 10,
+};
 /// Exported at once when nothing is computed: about a millisecond, for which a request waits.
-const IDLE_BYTES: usize = 1 << 20;
+const IDLE: SliceSize = SliceSize {
+    tokens: 8,
+    bytes: 1 << 20,
+};
+/// Exported at once by an engine that ends.
+const LAST: SliceSize = SliceSize {
+    tokens: BLOCK_TOKENS,
+    bytes: 1 << 20,
+};
+/// Bytes of a tail that make a file, as large as a block of a large model.
+const PART_BYTES: usize = 4 << 20;
+/// A tail takes at most this part of the folder: one that removes itself would be written in vain.
+const TAIL_SHARE: u64 = 4;
 /// Bytes per second, until it is measured.
 const ASSUMED_SPEED: f64 = 5e8;
-/// Of a token, until it is known.
-const ASSUMED_BYTES: usize = 128 << 10;
+/// Of a slice, until it is known.
+const ASSUMED_BYTES: usize = 1 << 20;
 /// How long an engine that ends exports and writes what is left.
 const FLUSH_TIME: Duration = Duration::from_secs(20);
 
-/// A sequence that is being exported.
+/// How much is exported at once.
+#[derive(Debug, Clone, Copy)]
+struct SliceSize {
+    /// At least, of a range.
+    tokens: usize,
+    /// Beyond that, up to so much.
+    bytes: usize,
+}
+
+/// A sequence that is being exported: its blocks, then the tokens after them and its tail, if it
+/// needs one.
 pub(super) struct Export {
     id: SequenceId,
     keys: Vec<BlockKey>,
     /// Blocks that are done.
     done: usize,
-    /// The next block so far.
+    /// The next block, or the tokens after the last one, so far.
     contents: Vec<u8>,
-    /// Its tokens so far.
+    /// Their tokens so far.
     tokens: usize,
+    /// Of the sequence, as far as it is exported.
+    len: usize,
+    /// `None` if there is none to export.
+    tail: Option<TailExport>,
+    /// The tail's name, if it has one.
+    tail_key: Option<BlockKey>,
+}
+
+#[derive(Default)]
+struct TailExport {
+    /// Bytes so far.
+    offset: usize,
+    /// Files so far.
+    parts: u64,
+    /// The next file so far.
+    contents: Vec<u8>,
 }
 
 impl Export {
+    /// Tokens after the last block, which are stored with the tail.
+    fn rest(&self) -> usize {
+        self.len - self.keys.len() * BLOCK_TOKENS
+    }
+
     pub fn pending_tokens(&self) -> usize {
-        (self.keys.len() - self.done) * BLOCK_TOKENS - self.tokens
+        let blocks = (self.keys.len() - self.done) * BLOCK_TOKENS;
+        // A tail counts as a token, so that something is left until it is done.
+        let tail = self.tail.as_ref().map_or(0, |_| self.rest() + 1);
+        (blocks + tail).saturating_sub(self.tokens)
+    }
+
+    /// How many tokens of the next block, or of those after the last one, are missing.
+    fn missing(&self) -> usize {
+        let wanted = if self.done < self.keys.len() {
+            BLOCK_TOKENS
+        } else {
+            self.rest()
+        };
+        wanted - self.tokens
     }
 }
 
@@ -53,10 +112,17 @@ enum Slice {
 impl DiskTier {
     fn collect_new(&mut self, cache: &mut PrefixCache) {
         let changes = cache.take_changes();
-        self.pending.extend(changes.kept);
+        for (id, len) in changes.kept {
+            let mut same = self.pending.iter_mut().filter(|(other, _)| *other == id);
+            match same.next() {
+                // Its blocks include those of shorter ones.
+                Some((_, longest)) if !self.needs_tails => *longest = len.max(*longest),
+                _ => self.pending.push_back((id, len)),
+            }
+        }
         for id in changes.evicted {
             let waiting = self.pending.len();
-            self.pending.retain(|pending| *pending != id);
+            self.pending.retain(|(pending, _)| *pending != id);
             let current = self.current.take_if(|export| export.id == id);
             if current.is_some() || self.pending.len() < waiting {
                 self.counts.lost += 1;
@@ -64,13 +130,13 @@ impl DiskTier {
         }
     }
 
-    /// Exports up to `most` bytes, but at least `least` tokens.
+    /// Exports a slice of the oldest sequence that is not stored.
     fn export_slice(
         &mut self,
         cache: &PrefixCache,
         session: &dyn Session,
         now: impl Fn() -> Instant,
-        (least, most): (usize, usize),
+        size: SliceSize,
     ) -> Slice {
         let Some(mut export) = self.next_export(cache) else {
             return Slice::Nothing;
@@ -79,39 +145,108 @@ impl DiskTier {
             self.current = Some(export);
             return Slice::Blocked;
         }
-        let fitting = self
-            .bytes_per_token
-            .and_then(|bytes| most.checked_div(bytes));
-        let count = fitting.map_or(least, |tokens| tokens.max(least));
-        let count = count.min(BLOCK_TOKENS - export.tokens);
-        let start = export.done * BLOCK_TOKENS + export.tokens;
-        let (began, before) = (now(), export.contents.len());
-        let range = start..start + count;
-        if let Err(error) = session.export_range(export.id, range, &mut export.contents) {
-            tracing::debug!(%error, "a cached prefix is not stored on disk");
-            self.finished(export.id);
-            return Slice::Exported;
+        let began = now();
+        let exported = if export.missing() > 0 {
+            self.export_tokens(&mut export, session, size)
+        } else {
+            self.export_tail(&mut export, session, size)
+        };
+        match exported {
+            Ok(bytes) => {
+                self.export_speed.record(bytes, now() - began);
+                self.slice_bytes = Some(bytes);
+                self.current = Some(export);
+            }
+            Err(error) => {
+                tracing::debug!(%error, "a cached prefix is not stored on disk");
+                self.finished(&export);
+            }
         }
-        let exported = export.contents.len() - before;
-        self.bytes_per_token = Some(exported / count);
-        self.export_speed.record(exported, now() - began);
-        export.tokens += count;
-        if export.tokens == BLOCK_TOKENS {
-            let room = export.contents.len();
-            let contents = std::mem::replace(&mut export.contents, Vec::with_capacity(room));
-            self.disk.write(Block {
-                key: export.keys[export.done],
-                contents,
-                prompt_speed: self.prompt_speed.0.map_or(0, |speed| speed as u64),
-            });
-            export.done += 1;
-            export.tokens = 0;
-        }
-        self.current = Some(export);
         Slice::Exported
     }
 
-    /// The export to continue, at a block that is not stored yet.
+    /// Exports tokens of a block, or of those after the last one. Returns their bytes.
+    fn export_tokens(
+        &mut self,
+        export: &mut Export,
+        session: &dyn Session,
+        size: SliceSize,
+    ) -> Result<usize, SessionError> {
+        let fitting = match self.bytes_per_token {
+            None => size.tokens,
+            Some(bytes) => size.bytes.checked_div(bytes).unwrap_or(BLOCK_TOKENS),
+        };
+        let count = fitting.max(size.tokens).min(export.missing());
+        let start = export.done * BLOCK_TOKENS + export.tokens;
+        let before = export.contents.len();
+        session.export_range(export.id, start..start + count, &mut export.contents)?;
+        let bytes = export.contents.len() - before;
+        self.bytes_per_token = Some(bytes / count);
+        export.tokens += count;
+        if export.done < export.keys.len() && export.missing() == 0 {
+            let room = export.contents.len();
+            let contents = std::mem::replace(&mut export.contents, Vec::with_capacity(room));
+            self.write(export.keys[export.done], BLOCK_TOKENS, contents);
+            export.done += 1;
+            export.tokens = 0;
+        }
+        Ok(bytes)
+    }
+
+    /// Exports a part of the tail, and writes the tail's record after the last one. Returns the
+    /// bytes.
+    fn export_tail(
+        &mut self,
+        export: &mut Export,
+        session: &dyn Session,
+        size: SliceSize,
+    ) -> Result<usize, SessionError> {
+        let (Some(tail), Some(key)) = (&mut export.tail, export.tail_key) else {
+            return Ok(0);
+        };
+        let before = tail.contents.len();
+        let part = tail.offset..tail.offset + size.bytes;
+        let is_last = session.export_tail(export.id, export.len, part, &mut tail.contents)?;
+        let bytes = tail.contents.len() - before;
+        tail.offset += bytes;
+        let max_bytes = self.disk.stats().max_bytes;
+        if tail.offset as u64 > max_bytes / TAIL_SHARE {
+            tracing::warn!(
+                max_bytes,
+                "the windows and states of a sequence exceed a quarter of `kv_disk`: prefixes of \
+                 this model are not stored from now on"
+            );
+            self.tails_too_large = true;
+            export.tail = None;
+            return Ok(bytes);
+        }
+        if tail.contents.len() >= PART_BYTES || is_last && !tail.contents.is_empty() {
+            let contents = std::mem::take(&mut tail.contents);
+            self.write(key.part(tail.parts), 0, contents);
+            tail.parts += 1;
+        }
+        if is_last {
+            let record = TailRecord {
+                parts: tail.parts,
+                rest: std::mem::take(&mut export.contents),
+            };
+            self.write(key, export.tokens, record.encode());
+            export.tokens = 0;
+            export.tail = None;
+        }
+        Ok(bytes)
+    }
+
+    fn write(&self, key: BlockKey, tokens: usize, contents: Vec<u8>) {
+        self.disk.write(Block {
+            key,
+            tokens,
+            contents,
+            prompt_speed: self.prompt_speed.0.map_or(0, |speed| speed as u64),
+        });
+    }
+
+    /// The export to continue, at a block or a tail that is not stored yet.
     fn next_export(&mut self, cache: &PrefixCache) -> Option<Export> {
         loop {
             let mut export = match self.current.take() {
@@ -119,38 +254,49 @@ impl DiskTier {
                 None => self.begin(self.pending.front().copied()?, cache),
             };
             // Replaced by a longer one, which shares the blocks that are done.
-            if cache.entry(export.id).is_none() {
-                self.finished(export.id);
+            let is_gone = cache.entry(export.id).is_none();
+            // Blocks alone are of no use.
+            if is_gone || self.tails_too_large {
+                self.finished(&export);
                 continue;
             }
             if export.tokens == 0 {
                 let stored = export.keys[export.done..].iter();
                 export.done += stored.take_while(|key| self.disk.contains(key)).count();
             }
-            if export.done < export.keys.len() {
+            if export.done < export.keys.len() || export.tail.is_some() {
                 return Some(export);
             }
-            self.finished(export.id);
+            self.finished(&export);
             if !export.keys.is_empty() {
-                self.disk.touch(export.keys);
+                self.disk.touch(export.keys, export.tail_key);
             }
         }
     }
 
-    fn begin(&self, id: SequenceId, cache: &PrefixCache) -> Export {
+    fn begin(&self, (id, len): (SequenceId, usize), cache: &PrefixCache) -> Export {
         let entry = cache.entry(id);
-        let keys = entry.map_or_else(Vec::new, |(scope, tokens)| self.keys(scope, tokens));
+        let tokens = entry
+            .and_then(|(_, tokens)| tokens.get(..len))
+            .unwrap_or(&[]);
+        let keys = entry.map_or_else(Vec::new, |(scope, _)| self.keys(scope, tokens));
+        let tail_key = self.tail_key(&keys, tokens);
+        let is_new = tail_key.is_some_and(|key| !self.disk.contains(&key));
         Export {
             id,
             keys,
             done: 0,
             contents: Vec::new(),
             tokens: 0,
+            len,
+            tail: is_new.then(TailExport::default),
+            tail_key,
         }
     }
 
-    fn finished(&mut self, id: SequenceId) {
-        self.pending.retain(|pending| *pending != id);
+    fn finished(&mut self, export: &Export) {
+        let done = (export.id, export.len);
+        self.pending.retain(|pending| *pending != done);
     }
 }
 
@@ -168,17 +314,17 @@ impl Worker {
         }
         let now = || self.time.now();
         let started = now();
-        let amount = if busy {
-            let bytes = BUSY_TOKENS * tier.bytes_per_token.unwrap_or(ASSUMED_BYTES);
+        let size = if busy {
+            let bytes = tier.slice_bytes.unwrap_or(ASSUMED_BYTES);
             let speed = tier.export_speed.0.unwrap_or(ASSUMED_SPEED);
             if tier.credit < Duration::from_secs_f64(bytes as f64 / speed) {
                 return false;
             }
-            (BUSY_TOKENS, 0)
+            BUSY
         } else {
-            (BUSY_TOKENS, IDLE_BYTES)
+            IDLE
         };
-        let slice = tier.export_slice(&self.cache, &*self.session, now, amount);
+        let slice = tier.export_slice(&self.cache, &*self.session, now, size);
         tier.credit = if busy {
             tier.credit.saturating_sub(now() - started)
         } else {
@@ -200,8 +346,7 @@ impl Worker {
         let deadline = Instant::now() + FLUSH_TIME;
         let left = || deadline.saturating_duration_since(Instant::now());
         loop {
-            let amount = (BLOCK_TOKENS, 0);
-            match tier.export_slice(&self.cache, &*self.session, Instant::now, amount) {
+            match tier.export_slice(&self.cache, &*self.session, Instant::now, LAST) {
                 Slice::Nothing => break,
                 Slice::Exported => {}
                 Slice::Blocked => std::thread::sleep(Duration::from_millis(1)),

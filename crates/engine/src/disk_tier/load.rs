@@ -2,10 +2,10 @@
 
 use std::time::{Duration, Instant};
 
-use loquat_kvdisk::{BlockLoad, LoadEvent, Worth};
+use loquat_kvdisk::{BlockLoad, LoadEvent, TailSearch, Worth};
 use loquat_session::{AppliedAdapter, SequenceId, SessionError};
 
-use super::BLOCK_TOKENS;
+use super::{BLOCK_TOKENS, before_media};
 use crate::adapters::Scope;
 use crate::prefix_cache::release;
 use crate::sequence::Sequence;
@@ -27,6 +27,8 @@ pub(super) struct Load {
     target: Option<SequenceId>,
     /// Tokens of `target`.
     len: usize,
+    /// `target` lacks its tail, without which it is of no use.
+    lacks_tail: bool,
     last_event: Instant,
 }
 
@@ -42,40 +44,55 @@ impl Worker {
         if self.disk.is_none() {
             return;
         }
-        let in_memory = self.find_hit(sequence).map_or(0, |hit| hit.len) / BLOCK_TOKENS;
+        let in_memory = self.find_hit(sequence).map_or(0, |hit| hit.len);
         let now = self.time.now();
         let Some(tier) = &mut self.disk else {
             return;
         };
         let wanted = &sequence.tokens[..sequence.shareable()];
         let mut keys = tier.keys(&sequence.scope, wanted);
-        let Some(next) = keys.get(in_memory) else {
+        let blocks = in_memory / BLOCK_TOKENS;
+        let Some(next) = keys.get(blocks) else {
             return;
         };
         // A conversation that continues in memory does not wait for a look at the disk.
-        if in_memory > 0 && !tier.disk.contains(next) {
+        if blocks > 0 && !tier.disk.contains(next) {
             return;
         }
+        let worth = Worth {
+            prompt_speed: tier.prompt_speed.0,
+            import_speed: tier.import_speed.0,
+        };
+        let tokens = before_media(wanted).to_vec();
+        // What is in memory cannot be cut where a block begins.
+        let start = if tier.needs_tails {
+            0
+        } else {
+            blocks * BLOCK_TOKENS
+        };
         let load = Load {
-            tokens: wanted[..keys.len() * BLOCK_TOKENS].to_vec(),
-            blocks: tier.disk.load(
-                keys.split_off(in_memory),
-                Worth {
-                    prompt_speed: tier.prompt_speed.0,
-                    import_speed: tier.import_speed.0,
-                },
-            ),
+            blocks: if tier.needs_tails {
+                let search = TailSearch {
+                    tokens: tokens.clone(),
+                    longer_than: in_memory,
+                };
+                tier.disk.load_with_tail(keys, search, worth)
+            } else {
+                tier.disk.load(keys.split_off(blocks), worth)
+            },
+            tokens,
             scope: sequence.scope.clone(),
             adapters: sequence.adapters.clone(),
-            start: in_memory * BLOCK_TOKENS,
+            start,
             target: None,
-            len: in_memory * BLOCK_TOKENS,
+            len: start,
+            lacks_tail: tier.needs_tails,
             last_event: now,
         };
         tier.loads.insert(sequence.ordinal, load);
     }
 
-    /// Imports blocks that were read. While sequences run, one for each step.
+    /// Imports files that were read. While sequences run, one for each step.
     pub(crate) fn advance_loads(&mut self, now: Instant) {
         let Some(tier) = &self.disk else {
             return;
@@ -87,21 +104,25 @@ impl Worker {
                 continue;
             }
             while let Some(load) = self.load_mut(ordinal) {
-                match load.blocks.try_next() {
+                let event = load.blocks.try_next();
+                match event {
                     LoadEvent::Pending if now < load.deadline() => break,
                     LoadEvent::Pending | LoadEvent::End => {
                         self.finish_load(ordinal);
                         break;
                     }
-                    LoadEvent::Block(bytes) => {
+                    event => {
                         load.last_event = now;
-                        if let Err(error) = self.import_block(ordinal, &bytes) {
-                            tracing::debug!(%error, "a prefix on disk is computed instead");
-                            self.finish_load(ordinal);
-                            break;
-                        }
-                        if !self.running.is_empty() {
-                            return;
+                        match self.import_file(ordinal, event) {
+                            // Blocks of models without keys and values are empty.
+                            Ok(0) => {}
+                            Ok(_) if self.running.is_empty() => {}
+                            Ok(_) => return,
+                            Err(error) => {
+                                tracing::debug!(%error, "a prefix on disk is computed instead");
+                                self.finish_load(ordinal);
+                                break;
+                            }
                         }
                     }
                 }
@@ -109,19 +130,46 @@ impl Worker {
         }
     }
 
+    /// Imports what a file has, and returns its bytes.
+    fn import_file(&mut self, ordinal: u64, event: LoadEvent) -> Result<usize, SessionError> {
+        match event {
+            LoadEvent::Block(bytes) => {
+                self.import_tokens(ordinal, BLOCK_TOKENS, &bytes)?;
+                Ok(bytes.len())
+            }
+            LoadEvent::Tail { record, tokens } => {
+                self.import_tokens(ordinal, tokens, &record.rest)?;
+                if record.parts == 0 {
+                    self.import_tail(ordinal, &[])?;
+                }
+                Ok(record.rest.len())
+            }
+            LoadEvent::Part(bytes) => {
+                self.import_tail(ordinal, &bytes)?;
+                Ok(bytes.len())
+            }
+            LoadEvent::Pending | LoadEvent::End => Ok(0),
+        }
+    }
+
     fn load_mut(&mut self, ordinal: u64) -> Option<&mut Load> {
         self.disk.as_mut()?.loads.get_mut(&ordinal)
     }
 
-    fn import_block(&mut self, ordinal: u64, bytes: &[u8]) -> Result<(), SessionError> {
+    fn import_tokens(
+        &mut self,
+        ordinal: u64,
+        tokens: usize,
+        bytes: &[u8],
+    ) -> Result<(), SessionError> {
         let Some(load) = self.load_mut(ordinal) else {
             return Ok(());
         };
         let (start, len, adapters) = (load.start, load.len, load.adapters.clone());
-        let end = len + BLOCK_TOKENS;
+        let end = len + tokens;
         if end > load.tokens.len() {
             return Err(SessionError::BadImport(
-                "more blocks than wanted".to_owned(),
+                "more tokens than wanted".to_owned(),
             ));
         }
         let target = match load.target {
@@ -144,9 +192,9 @@ impl Worker {
             return Ok(());
         };
         load.target = Some(target);
-        self.make_room_for_block(BLOCK_TOKENS)?;
+        self.make_room_for_tokens(tokens)?;
         let began = self.time.now();
-        self.session.import_range(target, BLOCK_TOKENS, bytes)?;
+        self.session.import_range(target, tokens, bytes)?;
         let took = self.time.now() - began;
         if let Some(tier) = &mut self.disk {
             tier.import_speed.record(bytes.len(), took);
@@ -157,8 +205,30 @@ impl Worker {
         Ok(())
     }
 
+    fn import_tail(&mut self, ordinal: u64, bytes: &[u8]) -> Result<(), SessionError> {
+        let Some(target) = self.load_mut(ordinal).and_then(|load| load.target) else {
+            return Err(SessionError::BadImport("a tail without blocks".to_owned()));
+        };
+        let began = self.time.now();
+        let is_complete = loop {
+            match self.session.import_tail(target, bytes) {
+                Err(error)
+                    if error.is_retryable() && self.cache.evict(&mut *self.session, None) => {}
+                imported => break imported?,
+            }
+        };
+        let took = self.time.now() - began;
+        if let Some(tier) = &mut self.disk {
+            tier.import_speed.record(bytes.len(), took);
+            if let Some(load) = tier.loads.get_mut(&ordinal) {
+                load.lacks_tail = !is_complete;
+            }
+        }
+        Ok(())
+    }
+
     /// Evicts cached sequences until so much KV is free besides all reservations.
-    fn make_room_for_block(&mut self, tokens: usize) -> Result<(), SessionError> {
+    fn make_room_for_tokens(&mut self, tokens: usize) -> Result<(), SessionError> {
         let promised = self.promised();
         let wanted = tokens + self.limits.kv_granularity;
         while self.session.memory().kv_in_use + promised + wanted > self.limits.kv_capacity {
@@ -184,12 +254,13 @@ impl Worker {
             tokens,
             start,
             len,
+            lacks_tail,
             ..
         }) = load
         else {
             return;
         };
-        if len == start {
+        if len == start || lacks_tail {
             return release(&mut *self.session, target);
         }
         if let Some(tier) = &mut self.disk {

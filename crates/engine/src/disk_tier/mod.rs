@@ -10,6 +10,10 @@
 //! while blocks are read. They are imported into a sequence of their own, which then enters the
 //! prefix cache: admission finds it there like any other.
 //!
+//! Sessions that can only cut at snapshots need a tail besides the blocks, which exists at the exact
+//! end of a cached sequence, and where it replaced a shorter one. A prompt continues the longest
+//! sequence that has one.
+//!
 //! Blocks end before the first position of media, whose encodings have no files.
 
 mod export;
@@ -20,7 +24,7 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use loquat_kvdisk::{BlockKey, DiskCache, DiskOptions, DiskStats, PrefixIdentity};
-use loquat_session::{AdapterId, SequenceId, Session, SessionError};
+use loquat_session::{AdapterId, PrefixCopy, SequenceId, Session, SessionError};
 
 use crate::EngineError;
 use crate::adapters::Scope;
@@ -47,8 +51,13 @@ pub(crate) struct DiskTier {
     loads: BTreeMap<u64, Load>,
     disk: DiskCache,
     model: u64,
-    /// Cached sequences that may have blocks to export, oldest first.
-    pending: VecDeque<SequenceId>,
+    /// Sequences cannot be continued without the tail at their end.
+    needs_tails: bool,
+    /// A tail was larger than its share of the folder, so that none are stored.
+    tails_too_large: bool,
+    /// Cached sequences that may have blocks or tails to export, and the lengths of those tails,
+    /// oldest first.
+    pending: VecDeque<(SequenceId, usize)>,
     current: Option<Export>,
     /// Fingerprints of loaded adapters.
     adapters: BTreeMap<AdapterId, u64>,
@@ -59,6 +68,8 @@ pub(crate) struct DiskTier {
     /// Bytes per second.
     export_speed: Speed,
     bytes_per_token: Option<usize>,
+    /// Of the last slice that was exported.
+    slice_bytes: Option<usize>,
     /// Time that steps have left for exporting.
     credit: Duration,
     counts: Counts,
@@ -117,6 +128,8 @@ impl DiskTier {
             loads: BTreeMap::new(),
             disk,
             model,
+            needs_tails: session.capabilities().prefix_copy == PrefixCopy::AtSnapshots,
+            tails_too_large: false,
             pending: VecDeque::new(),
             current: None,
             adapters: BTreeMap::new(),
@@ -124,6 +137,7 @@ impl DiskTier {
             import_speed: Speed::default(),
             export_speed: Speed::default(),
             bytes_per_token: None,
+            slice_bytes: None,
             credit: Duration::ZERO,
             counts: Counts::default(),
         })
@@ -143,6 +157,17 @@ impl DiskTier {
             adapters: &adapters,
         };
         identity.root().chain(before_media(tokens), BLOCK_TOKENS)
+    }
+
+    /// The key of the tail of a sequence with these blocks. `None` if it is not stored: because of
+    /// media or its size, and if the sequence is shorter than a block.
+    fn tail_key(&self, keys: &[BlockKey], tokens: &[u32]) -> Option<BlockKey> {
+        if self.tails_too_large {
+            return None;
+        }
+        let is_text = before_media(tokens).len() == tokens.len();
+        let last = keys.last().filter(|_| self.needs_tails && is_text)?;
+        Some(last.tail(&tokens[keys.len() * BLOCK_TOKENS..]))
     }
 
     pub fn add_adapter(&mut self, id: AdapterId, fingerprint: u64) {
@@ -180,7 +205,7 @@ impl DiskTier {
             .pending
             .iter()
             .skip(usize::from(self.current.is_some()));
-        let tokens = pending.filter_map(|id| Some(cache.entry(*id)?.1.len()));
+        let tokens = pending.filter_map(|(id, len)| cache.entry(*id).map(|_| *len));
         let current = self.current.as_ref().map_or(0, Export::pending_tokens);
         let queued = self.disk.queued() * BLOCK_TOKENS;
         DiskStats {
@@ -205,7 +230,7 @@ struct Speed(Option<f64>);
 impl Speed {
     /// Under a virtual clock some work takes no time, which says nothing.
     fn record(&mut self, amount: usize, took: Duration) {
-        if took.is_zero() {
+        if took.is_zero() || amount == 0 {
             return;
         }
         let speed = amount as f64 / took.as_secs_f64();

@@ -45,7 +45,9 @@ pub(crate) struct PrefixCache {
 /// Sequences that came and went.
 #[derive(Debug, Default)]
 pub(crate) struct CacheChanges {
-    pub kept: Vec<SequenceId>,
+    /// With the length at which prompts may continue them: their own, or that of a shorter one
+    /// which they replace.
+    pub kept: Vec<(SequenceId, usize)>,
     /// Not those that a longer sequence replaced.
     pub evicted: Vec<SequenceId>,
 }
@@ -161,12 +163,11 @@ impl PrefixCache {
         for known in self.redundant_with(session, (scope, tokens), id) {
             if self.entries[&known].tokens.len() >= tokens.len() {
                 self.touch(known);
-                if let Some(changes) = &mut self.changes {
-                    changes.kept.push(known);
-                }
+                self.record_kept(known, tokens.len());
                 release(session, id);
                 return;
             }
+            self.record_kept(id, self.entries[&known].tokens.len());
             self.forget(session, known);
         }
         let tree = self.scopes.entry(scope.clone()).or_insert_with(Radix::new);
@@ -178,11 +179,15 @@ impl PrefixCache {
             last_used: self.uses,
         };
         self.entries.insert(id, entry);
-        if let Some(changes) = &mut self.changes {
-            changes.kept.push(id);
-        }
+        self.record_kept(id, tokens.len());
         self.stale = true;
         self.shrink(session);
+    }
+
+    fn record_kept(&mut self, id: SequenceId, len: usize) {
+        if let Some(changes) = &mut self.changes {
+            changes.kept.push((id, len));
+        }
     }
 
     /// Entries that are prefixes of `tokens`, which `new` holds, or the one that contains all of it.

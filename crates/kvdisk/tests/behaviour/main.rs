@@ -6,7 +6,8 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use loquat_kvdisk::{
-    Block, BlockKey, BlockLoad, DiskCache, DiskOptions, DiskStats, LoadEvent, PrefixIdentity, Worth,
+    Block, BlockKey, BlockLoad, DiskCache, DiskOptions, DiskStats, LoadEvent, PrefixIdentity,
+    TailRecord, TailSearch, Worth,
 };
 use tempfile::TempDir;
 
@@ -62,6 +63,7 @@ impl Fixture {
         for key in keys {
             self.cache.write(Block {
                 key: *key,
+                tokens: TOKENS,
                 contents: contents(key),
                 prompt_speed: 0,
             });
@@ -89,6 +91,77 @@ impl Fixture {
             blocks.push(block);
         }
         blocks
+    }
+
+    /// Writes the tail of a sequence, whose blocks exist, in two parts. Returns its files, the record
+    /// last.
+    fn write_tail(&self, tokens: &[u32]) -> Vec<BlockKey> {
+        let chain = keys(None, tokens);
+        let rest = &tokens[chain.len() * TOKENS..];
+        let tail = chain.last().unwrap().tail(rest);
+        let files = vec![tail.part(0), tail.part(1), tail];
+        self.write_as(&files[..2], |_| 0, contents);
+        let record = TailRecord {
+            parts: 2,
+            rest: contents(&tail),
+        };
+        self.write_as(&files[2..], |_| rest.len(), |_| record.encode());
+        files
+    }
+
+    fn write_as(
+        &self,
+        keys: &[BlockKey],
+        tokens: impl Fn(&BlockKey) -> usize,
+        contents: impl Fn(&BlockKey) -> Vec<u8>,
+    ) {
+        for key in keys {
+            self.cache.write(Block {
+                key: *key,
+                tokens: tokens(key),
+                contents: contents(key),
+                prompt_speed: 0,
+            });
+        }
+        assert!(self.cache.flush(PATIENCE));
+    }
+
+    /// The length at which the prompt continues, or where the load ended before: blocks, tokens after
+    /// them, and parts. Asserts that they are the right ones.
+    fn found_tail(&self, tokens: &[u32], longer_than: usize) -> (usize, usize, usize) {
+        let chain = keys(None, tokens);
+        let search = TailSearch {
+            tokens: tokens.to_vec(),
+            longer_than,
+        };
+        let load = self
+            .cache
+            .load_with_tail(chain.clone(), search, Worth::default());
+        let (mut blocks, mut rest, mut parts, mut tail) = (0, 0, 0, None);
+        loop {
+            match self.next(&load) {
+                LoadEvent::Block(block) => {
+                    assert_eq!(block, contents(&chain[blocks]));
+                    blocks += 1;
+                }
+                LoadEvent::Tail {
+                    record,
+                    tokens: count,
+                } => {
+                    rest = count;
+                    let start = blocks * TOKENS;
+                    let key = chain[blocks - 1].tail(&tokens[start..start + count]);
+                    assert_eq!((record.parts, record.rest), (2, contents(&key)));
+                    tail = Some(key);
+                }
+                LoadEvent::Part(part) => {
+                    assert_eq!(part, contents(&tail.unwrap().part(parts)));
+                    parts += 1;
+                }
+                LoadEvent::End => return (blocks, rest, parts as usize),
+                LoadEvent::Pending => panic!("pending"),
+            }
+        }
     }
 
     /// How many of the blocks are read; asserts that they are the right ones.
@@ -168,14 +241,14 @@ fn least_recently_used_blocks_are_removed_first() {
     std::thread::sleep(Duration::from_millis(20));
     cache.write(&b);
     std::thread::sleep(Duration::from_millis(20));
-    cache.cache.touch(a.clone());
+    cache.cache.touch(a.clone(), None);
     cache.write(&c);
     assert!(cache.stats().bytes <= 9 * size, "{:?}", cache.stats());
     assert_eq!(files(folder.path()).len(), 9);
     assert_eq!(cache.stats().evicted_blocks, 3);
     assert_eq!((cache.found(&a), cache.found(&c)), (4, 4));
     // Not the first block: the others would be useless without it.
-    cache.cache.touch(b.clone());
+    cache.cache.touch(b.clone(), None);
     cache.write(&numbered(4, 1));
     assert_eq!(files(folder.path()).len(), 9);
 }
@@ -186,7 +259,7 @@ fn later_blocks_of_a_prefix_are_removed_first() {
     let chain = numbered(1, 6);
     let probe = Fixture::open(folder.path(), 1 << 30);
     probe.write(&chain);
-    probe.cache.touch(chain.clone());
+    probe.cache.touch(chain.clone(), None);
     assert!(probe.cache.flush(PATIENCE));
     let size = probe.stats().bytes / 6;
     drop(probe);
@@ -315,6 +388,90 @@ fn slow_reading_is_not_worth_it() {
     assert_eq!(cache.load(&chain, worth(1e12)).len(), 0);
     assert_eq!(cache.stats().slower, 1);
     assert_eq!(cache.load(&chain, worth(1e-3)).len(), 4);
+}
+
+fn sequence(kind: u32, len: usize) -> Vec<u32> {
+    (0..len as u32).map(|at| at + 1000 * kind).collect()
+}
+
+#[test]
+fn longest_tail_is_found() {
+    let folder = TempDir::new().unwrap();
+    let cache = Fixture::open(folder.path(), 1 << 20);
+    let tokens = sequence(1, 40);
+    cache.write(&keys(None, &tokens[..30]));
+    for len in [9, 16, 26] {
+        cache.write_tail(&tokens[..len]);
+    }
+    // In another process.
+    drop(cache);
+    let cache = Fixture::open(folder.path(), 1 << 20);
+    assert_eq!(cache.found_tail(&tokens, 0), (6, 2, 2));
+    assert_eq!(cache.found_tail(&tokens[..26], 0), (6, 2, 2), "as long");
+    assert_eq!(cache.found_tail(&tokens[..25], 0), (4, 0, 2), "at an edge");
+    assert_eq!(cache.found_tail(&tokens[..15], 0), (2, 1, 2));
+    assert_eq!(cache.found_tail(&tokens[..8], 0), (0, 0, 0), "shorter");
+    assert_eq!(cache.found_tail(&tokens, 25), (6, 2, 2));
+    assert_eq!(cache.found_tail(&tokens, 26), (0, 0, 0), "in memory");
+    assert_eq!(cache.found_tail(&sequence(2, 40), 0), (0, 0, 0));
+    // Tails after a block that is missing are out of reach.
+    fs::remove_file(file_of(folder.path(), &keys(None, &tokens)[4])).unwrap();
+    assert_eq!(cache.found_tail(&tokens, 0), (4, 0, 2));
+    assert_eq!(cache.stats().damaged_blocks, 0);
+}
+
+#[test]
+fn incomplete_tails_are_not_used() {
+    let folder = TempDir::new().unwrap();
+    let cache = Fixture::open(folder.path(), 1 << 20);
+    let tokens = sequence(1, 20);
+    cache.write(&keys(None, &tokens));
+    cache.write_tail(&tokens[..9]);
+    let shorter = (2, 1, 2);
+    for at in 0..3 {
+        let files = cache.write_tail(&tokens[..18]);
+        assert_eq!(cache.found_tail(&tokens, 0), (4, 2, 2));
+        // Evicted.
+        fs::remove_file(file_of(folder.path(), &files[at])).unwrap();
+        assert_eq!(cache.found_tail(&tokens, 0), shorter);
+        let record = file_of(folder.path(), &files[2]);
+        assert!(!record.exists(), "it is of no use");
+        assert!(!cache.cache.contains(&files[2]), "it may be written again");
+        // Damaged.
+        cache.write_tail(&tokens[..18]);
+        let damaged = file_of(folder.path(), &files[at]);
+        let mut bytes = fs::read(&damaged).unwrap();
+        *bytes.last_mut().unwrap() ^= 1;
+        fs::write(&damaged, bytes).unwrap();
+        // Parts are read when the blocks were sent.
+        let found = cache.found_tail(&tokens, 0);
+        let expected = [(4, 2, 0), (4, 2, 1), shorter][at];
+        assert_eq!(found, expected);
+        assert_eq!(cache.found_tail(&tokens, 0), shorter);
+        assert!(!damaged.exists());
+    }
+    assert_eq!(cache.stats().damaged_blocks, 3);
+}
+
+#[test]
+fn used_tails_are_removed_after_others() {
+    let folder = TempDir::new().unwrap();
+    let (a, b) = (sequence(1, 18), sequence(2, 18));
+    let cache = Fixture::open(folder.path(), 1 << 20);
+    for tokens in [&a, &b] {
+        cache.write(&keys(None, tokens));
+        cache.write_tail(tokens);
+    }
+    std::thread::sleep(Duration::from_millis(20));
+    let tail = |tokens: &[u32]| keys(None, tokens)[3].tail(&tokens[16..]);
+    cache.cache.touch(keys(None, &a), Some(tail(&a)));
+    assert!(cache.cache.flush(PATIENCE));
+    let half = cache.stats().bytes / 2;
+    drop(cache);
+    let cache = Fixture::open(folder.path(), half + 2000);
+    cache.write(&numbered(3, 1));
+    assert_eq!(cache.found_tail(&a, 0), (4, 2, 2));
+    assert_eq!(cache.found_tail(&b, 0), (0, 0, 0));
 }
 
 #[test]

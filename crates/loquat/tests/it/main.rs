@@ -5,6 +5,7 @@ mod batching;
 mod constraints;
 mod embeddings;
 mod examples;
+mod kv_disk;
 mod loading;
 mod logprobs;
 mod media;

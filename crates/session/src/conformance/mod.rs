@@ -12,6 +12,7 @@ mod holding;
 mod media;
 mod refusal;
 mod snapshots;
+mod tails;
 mod windows;
 
 use crate::{
@@ -113,6 +114,14 @@ const CHECKS: &[(&str, Check)] = &[
     (
         "imported ranges equal computed ones",
         equivalence::imported_ranges_equal_computed,
+    ),
+    (
+        "imported tails equal computed ones",
+        tails::imported_equal_computed,
+    ),
+    (
+        "tails that do not fit are refused",
+        tails::wrong_tails_are_refused,
     ),
     (
         "greedy is the argmax of the logits",
@@ -228,6 +237,8 @@ const CUT_PROMPTS: &[&str] = &[
     "hidden states do not depend on batching, or are refused",
     "prompts with adapters in chunks equal whole ones",
     "imported ranges equal computed ones",
+    "imported tails equal computed ones",
+    "tails that do not fit are refused",
 ];
 
 /// Runs every check; a panic inside one is a failure of the backend and is passed on.

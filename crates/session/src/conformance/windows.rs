@@ -1,7 +1,7 @@
 //! Freeing what no layer reaches changes no result.
 
 use super::{Subject, TestSession};
-use crate::{KvGroup, Reach, SessionError, SessionOptions};
+use crate::{KvGroup, Reach, SequenceId, SessionError, SessionOptions};
 
 /// Several times the windows of tiny models.
 const LONG: usize = 400;
@@ -177,6 +177,39 @@ pub fn cuts_behind_windows_are_refused(subject: &Subject) -> Result<(), String> 
     probe.same(&format!("cut to {shortest}"), &expected, &found)
 }
 
+/// Cuts an imported sequence wherever it says it can be cut, close to its end.
+pub(super) fn cuts_equal_fresh(
+    probe: &mut TestSession,
+    (imported, tokens): (SequenceId, &[u32]),
+    tail: &[u32],
+) -> Result<(), String> {
+    let len = tokens.len();
+    let mut cuts: Vec<usize> = (len.saturating_sub(40)..=len)
+        .filter(|at| *at > 0 && probe.session.reusable(imported, *at) == Ok(*at))
+        .collect();
+    // The first ones need the oldest positions.
+    cuts.truncate(2);
+    for at in cuts {
+        let fresh = probe.create()?;
+        let mut expected = Vec::new();
+        let prompt = [&tokens[..at], tail].concat();
+        for row in prompt.chunks(LONGEST_ROW) {
+            expected = probe.logits(fresh, row, 1)?;
+        }
+        let fork = error("fork", probe.session.fork(imported, at))?;
+        let found = probe.logits(fork, tail, 1)?;
+        probe.same(
+            &format!("an import of {len} cut to {at}"),
+            &expected,
+            &found,
+        )?;
+        for sequence in [fresh, fork] {
+            error("release", probe.session.release(sequence))?;
+        }
+    }
+    Ok(())
+}
+
 pub fn imported_equals_exported(subject: &Subject) -> Result<(), String> {
     let Some((mut probe, length)) = open(subject)? else {
         return Ok(());
@@ -196,6 +229,7 @@ pub fn imported_equals_exported(subject: &Subject) -> Result<(), String> {
         }
         let bytes = error("export", probe.session.export(sequence))?;
         let imported = error("import", other.session.import(&bytes))?;
+        cuts_equal_fresh(&mut other, (imported, &tokens), &tail)?;
         // It moves on as the original does.
         for token in &tail {
             let expected = probe.logits(sequence, &[*token], 1)?;

@@ -27,6 +27,7 @@
 mod adapters;
 mod delegate;
 mod grant;
+mod imports;
 mod layout;
 mod media;
 mod pages;
@@ -34,6 +35,7 @@ mod ranges;
 mod slots;
 mod snapshots;
 mod storage;
+mod tails;
 #[cfg(test)]
 mod tests;
 
@@ -125,6 +127,8 @@ struct Sequence<T> {
     layout: SequenceLayout,
     /// As [`Session::create_adapted`](crate::Session::create_adapted) normalizes them.
     adapters: Arc<[AppliedAdapter]>,
+    /// Bytes of its tail that are imported, if it consists of ranges and lacks the rest.
+    partial_tail: Option<usize>,
     stored: T,
 }
 
@@ -140,6 +144,17 @@ pub struct SequenceHeader {
 }
 
 impl<T> Sequence<T> {
+    /// The recurrent state at a length that can be cut; `None` at 0 and without recurrent layers.
+    fn state_at(&self, len: usize) -> Option<Slot> {
+        if len == 0 || len == self.len {
+            return self.state.filter(|_| len > 0);
+        }
+        let at = self
+            .snapshots
+            .partition_point(|snapshot| snapshot.len < len);
+        self.snapshots.get(at).map(|snapshot| snapshot.state)
+    }
+
     fn states(&self) -> impl Iterator<Item = Slot> {
         let snapshots = self.snapshots.iter().map(|snapshot| snapshot.state);
         self.state.into_iter().chain(snapshots)
@@ -199,6 +214,15 @@ impl<S: SequenceStorage> Sequences<S> {
     fn get(&self, id: SequenceId) -> Result<&Sequence<S::Sequence>, SessionError> {
         let sequence = self.alive.get(&id);
         sequence.ok_or(SessionError::UnknownSequence(id))
+    }
+
+    /// A sequence that does not lack its tail.
+    fn get_complete(&self, id: SequenceId) -> Result<&Sequence<S::Sequence>, SessionError> {
+        let sequence = self.get(id)?;
+        if sequence.partial_tail.is_some() {
+            return Err(SessionError::MissingTail(id));
+        }
+        Ok(sequence)
     }
 
     /// [`Session::len`](crate::Session::len).
@@ -290,7 +314,7 @@ impl<S: SequenceStorage> Sequences<S> {
 
     /// What an export records besides the backend's bytes.
     pub fn header(&self, id: SequenceId) -> Result<SequenceHeader, SessionError> {
-        let sequence = self.get(id)?;
+        let sequence = self.get_complete(id)?;
         Ok(SequenceHeader {
             len: sequence.len,
             layout: sequence.layout.clone(),
@@ -342,6 +366,9 @@ impl<S: SequenceStorage> Sequences<S> {
     /// The longest length up to `at_most` at which the sequence can be forked or truncated.
     pub fn reusable(&self, id: SequenceId, at_most: usize) -> Result<usize, SessionError> {
         let sequence = self.get(id)?;
+        if sequence.partial_tail.is_some() {
+            return Ok(0);
+        }
         let mut len = at_most.min(sequence.len);
         loop {
             let snapshot = if len == sequence.len || self.snapshots.is_none() {
@@ -382,6 +409,7 @@ impl<S: SequenceStorage> Sequences<S> {
             state: None,
             snapshots: Vec::new(),
             layout: SequenceLayout::default(),
+            partial_tail: None,
             stored: S::Sequence::default(),
         }))
     }
@@ -454,54 +482,6 @@ impl<S: SequenceStorage> Sequences<S> {
             return None;
         }
         self.grant(id, 1, None).ok()
-    }
-
-    /// Makes a sequence with an export's header, whose pages and state `write` fills.
-    pub fn import<E: From<SessionError>>(
-        &mut self,
-        header: SequenceHeader,
-        write: impl FnOnce(&mut Self, &RowGrant) -> Result<(), E>,
-    ) -> Result<SequenceId, E> {
-        let SequenceHeader {
-            len,
-            layout,
-            adapters,
-        } = header;
-        let adapters = self.adapters.imported(&adapters)?;
-        let id = self.create(&adapters)?;
-        if len == 0 {
-            return Ok(id);
-        }
-        self.skip_pages(id, len);
-        let imported = self.grant(id, len, None).map_err(E::from);
-        let imported = imported.and_then(|grant| match write(self, &grant) {
-            Ok(()) => {
-                self.commit(grant);
-                if let Some(sequence) = self.alive.get_mut(&id) {
-                    sequence.layout = layout;
-                }
-                Ok(id)
-            }
-            Err(error) => {
-                self.roll_back(grant);
-                Err(error)
-            }
-        });
-        if imported.is_err() {
-            self.release(id)?;
-        }
-        imported
-    }
-
-    /// Lets an empty sequence of a later length `len` begin with the pages that it then reaches.
-    fn skip_pages(&mut self, id: SequenceId, len: usize) {
-        let granularity = self.pages.granularity();
-        let Some(sequence) = self.alive.get_mut(&id) else {
-            return;
-        };
-        for (held, group) in sequence.pages.iter_mut().zip(self.pages.groups().iter()) {
-            held.first = group.first_page(len, granularity);
-        }
     }
 
     /// Ends a row: [commits](Self::commit) it unless its output is an error.
@@ -593,18 +573,16 @@ impl<S: SequenceStorage> Sequences<S> {
             }
         });
         let earlier = source.snapshots.partition_point(|s| s.len < len);
-        let (earlier, later) = source.snapshots.split_at(earlier);
+        let earlier = &source.snapshots[..earlier];
         let shared = Sequence {
             len,
             pages: pages.collect(),
-            state: match len {
-                0 => None,
-                _ if len == source.len => source.state,
-                _ => later.first().map(|snapshot| snapshot.state),
-            },
+            state: source.state_at(len),
             snapshots: earlier.to_vec(),
             layout: source.layout.prefix_of(len),
             adapters: Arc::clone(&source.adapters),
+            // Such a sequence is shared only at length 0.
+            partial_tail: None,
             stored: self.storage.share(&source.stored, len),
         };
         for (group, held) in shared.pages.iter().enumerate() {
@@ -651,7 +629,7 @@ impl<S: SequenceStorage> Sequences<S> {
         tokens: usize,
         policy: Option<SnapshotPolicy>,
     ) -> Result<RowGrant, SessionError> {
-        let sequence = self.get(id)?;
+        let sequence = self.get_complete(id)?;
         let (start, before) = (sequence.len, sequence.state);
         let changes = self.page_changes(sequence, tokens);
         self.check_pages(&changes)?;
@@ -664,13 +642,35 @@ impl<S: SequenceStorage> Sequences<S> {
             None => None,
         };
         Ok(RowGrant {
+            states,
+            ..self.grant_checked((id, start), tokens, &changes)
+        })
+    }
+
+    /// Reserves the pages for `tokens` more, and no states.
+    fn grant_pages(&mut self, id: SequenceId, tokens: usize) -> Result<RowGrant, SessionError> {
+        let sequence = self.get(id)?;
+        let start = sequence.len;
+        let changes = self.page_changes(sequence, tokens);
+        self.check_pages(&changes)?;
+        Ok(self.grant_checked((id, start), tokens, &changes))
+    }
+
+    /// Makes a change for which there are pages.
+    fn grant_checked(
+        &mut self,
+        (id, start): (SequenceId, usize),
+        tokens: usize,
+        changes: &PageChanges,
+    ) -> RowGrant {
+        RowGrant {
             sequence: id,
             start,
             tokens,
-            capacity: self.change_pages(id, &changes) * self.pages.granularity(),
-            states,
+            capacity: self.change_pages(id, changes) * self.pages.granularity(),
+            states: None,
             views: Vec::new(),
-        })
+        }
     }
 
     fn page_changes(&self, sequence: &Sequence<S::Sequence>, tokens: usize) -> PageChanges {

@@ -6,7 +6,7 @@ use super::{RowGrant, SequenceStorage, Sequences};
 use crate::{SequenceId, SessionError};
 
 impl<S: SequenceStorage> Sequences<S> {
-    /// Whether a range can be exported: it exists, and no group of layers has freed a part of it.
+    /// Whether a range can be exported: it exists, and has no media up to its end.
     pub fn check_exported_range(
         &self,
         id: SequenceId,
@@ -19,22 +19,20 @@ impl<S: SequenceStorage> Sequences<S> {
                 available: sequence.len,
             });
         }
-        let first_page = range.start / self.pages.granularity();
-        if sequence.pages.iter().any(|held| held.first > first_page) {
-            return Err(SessionError::Unsupported("ranges behind windows"));
-        }
-        self.check_range(id, range.end)
+        self.check_no_media(id, range.end)
     }
 
-    /// Appends `tokens` positions, whose pages `write` fills.
+    /// Appends `tokens` positions, whose pages `write` fills. If sequences of up to `max_context`
+    /// tokens have tails, the sequence then lacks its own.
     pub fn import_range(
         &mut self,
         id: SequenceId,
         (tokens, max_context): (usize, usize),
         write: impl FnOnce(&mut Self, &RowGrant) -> Result<(), SessionError>,
     ) -> Result<(), SessionError> {
-        let len = self.get(id)?.len;
-        self.check_range(id, len)?;
+        let sequence = self.get(id)?;
+        let (len, is_partial) = (sequence.len, sequence.partial_tail.is_some());
+        self.check_no_media(id, len)?;
         let wanted = len.saturating_add(tokens);
         if wanted > max_context {
             return Err(SessionError::ContextExceeded {
@@ -45,10 +43,23 @@ impl<S: SequenceStorage> Sequences<S> {
         if tokens == 0 {
             return Ok(());
         }
-        let grant = self.grant(id, tokens, None)?;
+        let has_tail = self.has_tails(max_context);
+        if has_tail && len > 0 && !is_partial {
+            return Err(SessionError::Unsupported(
+                "importing ranges after computed tokens",
+            ));
+        }
+        let grant = if has_tail {
+            self.grant_pages(id, tokens)?
+        } else {
+            self.grant(id, tokens, None)?
+        };
         match write(self, &grant) {
             Ok(()) => {
                 self.commit(grant);
+                if has_tail && let Some(sequence) = self.alive.get_mut(&id) {
+                    sequence.partial_tail = Some(0);
+                }
                 Ok(())
             }
             Err(error) => {
@@ -58,10 +69,7 @@ impl<S: SequenceStorage> Sequences<S> {
         }
     }
 
-    fn check_range(&self, id: SequenceId, end: usize) -> Result<(), SessionError> {
-        if self.snapshots.is_some() {
-            return Err(SessionError::Unsupported("ranges of recurrent models"));
-        }
+    pub(super) fn check_no_media(&self, id: SequenceId, end: usize) -> Result<(), SessionError> {
         let mut views = self.get(id)?.layout.views.iter();
         if views.any(|view| view.start < end) {
             return Err(SessionError::Unsupported("ranges with media"));

@@ -34,6 +34,8 @@ use model::{History, Model};
 pub use options::{FakeOptions, Fault};
 
 const MEDIA_BYTES_PER_POSITION: u64 = 4;
+/// Tokens whose ids are in an exported tail.
+const TAIL_TOKENS: usize = 100;
 /// As large as the KV of many tokens, like real recurrent states.
 const STATE_BYTES: u64 = 256;
 
@@ -416,15 +418,8 @@ impl Session for FakeSession {
     }
 
     fn range_fingerprint(&self) -> Result<u64, SessionError> {
-        if self.options.snapshots.is_some() {
-            return Err(SessionError::Unsupported(
-                "exporting ranges of recurrent models",
-            ));
-        }
-        if self.options.kv_groups.free_within(self.options.max_context) {
-            return Err(SessionError::Unsupported(
-                "exporting ranges of models whose windows free memory",
-            ));
+        if !self.options.ranges {
+            return Err(SessionError::Unsupported("exporting ranges of sequences"));
         }
         Ok(self.fingerprint())
     }
@@ -465,6 +460,50 @@ impl Session for FakeSession {
         self.update_counters();
         Ok(())
     }
+
+    fn export_tail(
+        &self,
+        sequence: SequenceId,
+        len: usize,
+        part: Range<usize>,
+        out: &mut Vec<u8>,
+    ) -> Result<bool, SessionError> {
+        self.sequences.check_tails(self.options.max_context)?;
+        self.sequences.exported_tail(sequence, len)?;
+        let tail = tail(&self.sequences.stored(sequence)?.tokens()[..len]);
+        let Some(rest) = tail.get(part.start..) else {
+            return Err(SessionError::LengthOutOfRange {
+                len: part.start,
+                available: tail.len(),
+            });
+        };
+        let part = &rest[..rest.len().min(part.len().max(4))];
+        out.extend_from_slice(part);
+        Ok(part.len() == rest.len())
+    }
+
+    fn import_tail(&mut self, sequence: SequenceId, bytes: &[u8]) -> Result<bool, SessionError> {
+        self.sequences.check_tails(self.options.max_context)?;
+        let tail = tail(self.sequences.stored(sequence)?.tokens());
+        let check = |_: &mut Sequences<Histories>, offset: usize| {
+            if tail[offset..].starts_with(bytes) {
+                return Ok(());
+            }
+            Err(SessionError::BadImport("the tail of other ranges".into()))
+        };
+        let is_complete = self
+            .sequences
+            .import_tail(sequence, (bytes.len(), tail.len()), check)?;
+        self.update_counters();
+        Ok(is_complete)
+    }
+}
+
+/// A tail depends on the tokens that ranges bring, so that a wrong one is noticed.
+fn tail(tokens: &[u32]) -> Vec<u8> {
+    let last = tokens.iter().rev().take(TAIL_TOKENS);
+    let words = [tokens.len() as u32].into_iter().chain(last.copied());
+    words.flat_map(u32::to_le_bytes).collect()
 }
 
 impl Drop for FakeSession {

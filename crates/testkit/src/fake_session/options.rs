@@ -49,6 +49,8 @@ pub struct FakeOptions {
     /// When not empty, the reply after the n-th `opening` is the n-th of these instead of the
     /// script, and the last one after every further opening.
     pub replies: Vec<Vec<u32>>,
+    /// Whether ranges and tails can be exported.
+    pub ranges: bool,
     /// A row with this token is refused.
     pub poison: Option<u32>,
     /// Faults by step, counted from zero.
@@ -82,6 +84,7 @@ impl Default for FakeOptions {
             script: Vec::new(),
             opening: Vec::new(),
             replies: Vec::new(),
+            ranges: true,
             poison: None,
             faults: Vec::new(),
         }

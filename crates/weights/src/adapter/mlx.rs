@@ -168,7 +168,10 @@ impl Context<'_> {
             ));
         }
         if is_embedding && magnitude.is_some() {
-            return Err(format!("`{module}`: DoRA of an embedding is not supported"));
+            return Err(format!(
+                "`{module}`: DoRA of an embedding by mlx-lm is not supported; train it as LoRA, or \
+                 with peft"
+            ));
         }
         let change = |target: String| LowRankChange {
             target,

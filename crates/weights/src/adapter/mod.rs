@@ -42,15 +42,24 @@ pub struct AdapterInfo {
     /// The format, for display: `PEFT`, `MLX`, `GGUF`.
     pub format: &'static str,
     /// The base model's name. Quantized and renamed copies have other names, so that it proves
-    /// nothing; see [`names_other_base`](Self::names_other_base).
+    /// nothing; see [`base_warning`](Self::base_warning).
     pub base: Option<String>,
 }
 
 impl AdapterInfo {
+    /// A sentence for people if the base model seems to be another than the one with this name.
+    pub fn base_warning(&self, model: &str) -> Option<String> {
+        let base = self.base.as_deref()?;
+        self.names_other_base(model).then(|| {
+            let name = &self.name;
+            format!("the adapter {name} names the base model {base}, and the model is {model}")
+        })
+    }
+
     /// Whether the base model seems to be another than the one with this name: neither name's words
     /// contain the other's. Copies of a model usually have its words and more, such as
     /// `Llama-3.2-1B` and `Llama-3.2-1B-Instruct-4bit`. Paths say nothing.
-    pub fn names_other_base(&self, model: &str) -> bool {
+    fn names_other_base(&self, model: &str) -> bool {
         let Some(base) = self.base.as_deref().and_then(name_words) else {
             return false;
         };
@@ -466,6 +475,17 @@ mod tests {
             ("HuggingFaceTB/SmolLM2-135M-Instruct", "smollm2:135m", false),
             ("a/SmolLM2-135M", "b/smollm2-135m-gguf@main:Q8_0", false),
             ("Qwen/Qwen2.5-0.5B", "meta-llama/Llama-3.2-1B", true),
+            // Copies of one model, which is why a difference is not an error.
+            (
+                "unsloth/llama-3-8b-bnb-4bit",
+                "meta-llama/Meta-Llama-3-8B",
+                true,
+            ),
+            (
+                "mistralai/Mistral-7B-v0.1",
+                "TheBloke/Mistral-7B-GGUF",
+                true,
+            ),
             ("Qwen/Qwen2.5-0.5B", "qwen2.5:0.5b", false),
             // Folders are named freely.
             ("/home/me/models/base", "meta-llama/Llama-3.2-1B", false),
@@ -481,5 +501,15 @@ mod tests {
             assert_eq!(info.names_other_base(model), expected, "{base}, {model}");
         }
         assert!(!AdapterInfo::default().names_other_base("a/b"));
+        let info = AdapterInfo {
+            name: "poet".to_owned(),
+            base: Some("Qwen/Qwen2.5-0.5B".to_owned()),
+            ..AdapterInfo::default()
+        };
+        let warning = info.base_warning("meta-llama/Llama-3.2-1B").unwrap();
+        for named in ["poet", "Qwen/Qwen2.5-0.5B", "meta-llama/Llama-3.2-1B"] {
+            assert!(warning.contains(named), "{warning}");
+        }
+        assert_eq!(info.base_warning("qwen2.5:0.5b"), None);
     }
 }
