@@ -12,6 +12,7 @@ use std::sync::Arc;
 use loquat_cpu_kernels::{KvElement, PAGE, PagePtr};
 use loquat_session::recurrent_state::StateLayout;
 use loquat_session::sequences::{CopyOnWrite, PageSpan, SequenceStorage, Slot};
+use loquat_session::transfer::{TailContent, TailLayout, TailSection};
 use loquat_session::{KvFormat, MediaId};
 use loquat_spec::ModelSpec;
 
@@ -32,32 +33,6 @@ pub struct KvStorage<T: KvElement> {
     state_layout: StateLayout,
     states: StateBuffers,
     media: BTreeMap<MediaId, Arc<MediaFeatures>>,
-}
-
-/// A part of a tail: positions of a group, or numbers of the recurrent state.
-struct TailSection {
-    /// `None`: the state.
-    group: Option<usize>,
-    /// Positions or numbers.
-    units: Range<usize>,
-    unit_bytes: usize,
-}
-
-impl TailSection {
-    fn bytes(&self) -> usize {
-        self.units.len() * self.unit_bytes
-    }
-
-    /// The units from a byte of the section on: as many as have `most` bytes, but at least one.
-    /// `None` if none begins there.
-    fn units_from(&self, offset: usize, most: usize) -> Option<Range<usize>> {
-        if !offset.is_multiple_of(self.unit_bytes) {
-            return None;
-        }
-        let start = self.units.start + offset / self.unit_bytes;
-        let count = (most / self.unit_bytes).max(1);
-        Some(start..start.saturating_add(count).min(self.units.end))
-    }
 }
 
 /// Encoded media.
@@ -273,101 +248,65 @@ impl<T: KvElement> KvStorage<T> {
         }
     }
 
-    /// The sections of the tail of a sequence of `len` tokens: the windows of groups that are not in
-    /// ranges, then the recurrent state.
-    fn tail(&self, len: usize) -> impl Iterator<Item = TailSection> {
+    /// The tail of a sequence of `len` tokens.
+    pub fn tail(&self, len: usize) -> TailLayout {
         let groups = (0..self.layout.groups()).filter(|group| !self.in_ranges[*group]);
-        let windows = groups.map(move |group| TailSection {
-            group: Some(group),
+        let windows = groups.map(|group| TailSection {
+            content: TailContent::Window(group),
             units: self.exported(group, len),
             unit_bytes: self.layout.export_len::<T>(group),
         });
         let state = TailSection {
-            group: None,
+            content: TailContent::State,
             units: 0..if len == 0 { 0 } else { self.state_layout.len() },
             unit_bytes: size_of::<f32>(),
         };
-        windows.chain([state])
+        TailLayout::new(windows.chain([state]))
     }
 
-    /// Bytes of the tail of a sequence of `len` tokens.
-    pub fn tail_len(&self, len: usize) -> usize {
-        self.tail(len).map(|section| section.bytes()).sum()
-    }
-
-    /// Appends a part of a tail, but at least one position's bytes. `None` if the tail cannot be cut
-    /// at its start.
+    /// Appends a part of a tail.
     pub fn export_tail(
         &self,
-        len: usize,
+        section: TailSection,
         (pages, state): (&[PageSpan<'_>], Option<Slot>),
-        part: Range<usize>,
         out: &mut Vec<u8>,
-    ) -> Option<()> {
-        let mut left = part.start;
-        for section in self.tail(len) {
-            if left >= section.bytes() {
-                left -= section.bytes();
-                continue;
+    ) {
+        match (section.content, state) {
+            (TailContent::Window(group), _) => {
+                self.export_positions((group, pages[group]), section.units, out);
             }
-            let units = section.units_from(left, part.len())?;
-            match (section.group, state) {
-                (Some(group), _) => self.export_positions((group, pages[group]), units, out),
-                (None, Some(state)) => {
-                    // SAFETY: steps need `&mut self`, so nothing writes during this borrow.
-                    let state = unsafe { self.state(state).slice(0, self.state_layout.len()) };
-                    out.extend(state[units].iter().flat_map(|value| value.to_le_bytes()));
-                }
-                (None, None) => return None,
+            (TailContent::State, Some(state)) => {
+                // SAFETY: steps need `&mut self`, so nothing writes during this borrow.
+                let state = unsafe { self.state(state).slice(0, self.state_layout.len()) };
+                let numbers = state[section.units].iter();
+                out.extend(numbers.flat_map(|value| value.to_le_bytes()));
             }
-            return Some(());
+            (TailContent::State, None) => {}
         }
-        (left == 0).then_some(())
     }
 
-    /// Stores a part of a tail, from `offset` on. `None` if it is not cut as tails are exported, or
-    /// longer than the rest of the tail.
+    /// Stores a part of a tail.
     pub fn import_tail(
         &mut self,
-        len: usize,
+        section: TailSection,
         (pages, state): (&[(usize, Vec<Slot>)], Option<Slot>),
-        offset: usize,
         bytes: &[u8],
-    ) -> Option<()> {
-        let (mut left, mut bytes) = (offset, bytes);
-        let sections: Vec<TailSection> = self.tail(len).collect();
-        for section in sections {
-            if left >= section.bytes() {
-                left -= section.bytes();
-                continue;
+    ) {
+        match (section.content, state) {
+            (TailContent::Window(group), _) => {
+                let (first, slots) = &pages[group];
+                self.import_positions((group, *first, slots), section.units, bytes);
             }
-            let most = bytes.len().min(section.bytes() - left);
-            let (own, rest) = bytes.split_at(most);
-            bytes = rest;
-            if own.is_empty() {
-                break;
-            }
-            if !most.is_multiple_of(section.unit_bytes) {
-                return None;
-            }
-            let units = section.units_from(left, most)?;
-            left = 0;
-            match (section.group, state) {
-                (Some(group), _) => {
-                    let (first, slots) = &pages[group];
-                    self.import_positions((group, *first, slots), units, own);
+            (TailContent::State, Some(state)) => {
+                // SAFETY: the state is this new sequence's own, reached through `&mut self`.
+                let values = unsafe { self.state(state).slice_mut(0, self.state_layout.len()) };
+                let values = values[section.units].iter_mut();
+                for (value, bytes) in values.zip(bytes.as_chunks::<4>().0) {
+                    *value = f32::from_le_bytes(*bytes);
                 }
-                (None, Some(state)) => {
-                    // SAFETY: the state is this new sequence's own, reached through `&mut self`.
-                    let values = unsafe { self.state(state).slice_mut(0, self.state_layout.len()) };
-                    for (value, bytes) in values[units].iter_mut().zip(own.as_chunks::<4>().0) {
-                        *value = f32::from_le_bytes(*bytes);
-                    }
-                }
-                (None, None) => return None,
             }
+            (TailContent::State, None) => {}
         }
-        bytes.is_empty().then_some(())
     }
 
     fn export_positions(

@@ -136,13 +136,6 @@ impl<T: KvElement> CpuSession<T> {
             .collect()
     }
 
-    fn check_tails(&self) -> Result<(), SessionError> {
-        if self.sequences.has_tails(self.capabilities.max_context) {
-            return Ok(());
-        }
-        Err(SessionError::Unsupported("tails of sequences"))
-    }
-
     /// Checks all rows; a refused row changes nothing.
     fn accept(&mut self, batch: &StepBatch, rows: &mut StepRows) {
         let mut planned = 0;
@@ -531,34 +524,31 @@ impl<T: KvElement> Session for CpuSession<T> {
         part: Range<usize>,
         out: &mut Vec<u8>,
     ) -> Result<bool, SessionError> {
-        self.check_tails()?;
+        self.sequences.check_tails(self.capabilities.max_context)?;
         let state = self.sequences.exported_tail(sequence, len)?;
         let pages = self.page_spans(sequence)?;
-        let (storage, before) = (self.sequences.storage(), out.len());
-        let start = part.start;
-        let exported = storage.export_tail(len, (&pages, state), part, out);
-        let total = storage.tail_len(len);
-        exported.ok_or(SessionError::LengthOutOfRange {
-            len: start,
-            available: total,
-        })?;
-        Ok(start + out.len() - before == total)
+        let storage = self.sequences.storage();
+        let (section, is_last) = storage.tail(len).exported(&part)?;
+        if let Some(section) = section {
+            storage.export_tail(section, (&pages, state), out);
+        }
+        Ok(is_last)
     }
 
     fn import_tail(&mut self, sequence: SequenceId, bytes: &[u8]) -> Result<bool, SessionError> {
-        self.check_tails()?;
+        self.sequences.check_tails(self.capabilities.max_context)?;
         let len = self.sequences.len(sequence)?;
-        let total = self.sequences.storage().tail_len(len);
+        let tail = self.sequences.storage().tail(len);
         let import = |sequences: &mut Sequences<KvStorage<T>>, offset: usize| {
             let pages = owned_pages(sequences, sequence)?;
             let state = sequences.state(sequence)?;
-            let storage = sequences.storage_mut();
-            let imported = storage.import_tail(len, (&pages, state), offset, bytes);
-            imported.ok_or(SessionError::BadImport(
-                "a tail is not cut where it was exported".to_owned(),
-            ))
+            for (section, bytes) in tail.imported(offset, bytes)? {
+                let storage = sequences.storage_mut();
+                storage.import_tail(section, (&pages, state), bytes);
+            }
+            Ok(())
         };
         self.sequences
-            .import_tail(sequence, (bytes.len(), total), import)
+            .import_tail(sequence, (bytes.len(), tail.bytes()), import)
     }
 }

@@ -16,6 +16,12 @@ pub trait Device: Send {
         self.allocate(bytes)
     }
 
+    /// Fills memory with zeros, which does not count as writing it: some kernels read parts of
+    /// pages and tiles that hold nothing yet, whose values they drop.
+    fn clear(&mut self, _at: Address, _bytes: usize) -> Result<(), DeviceError> {
+        Ok(())
+    }
+
     /// Backs a part of a reserved range with memory.
     fn commit(&mut self, _at: Address, _bytes: usize) -> Result<(), DeviceError> {
         Ok(())

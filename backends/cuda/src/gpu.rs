@@ -95,6 +95,10 @@ impl Device for Gpu {
         Ok(Address(self.context.reserve(bytes as u64)?))
     }
 
+    fn clear(&mut self, at: Address, bytes: usize) -> Result<(), DeviceError> {
+        Ok(self.context.fill_zero(at.0, bytes as u64)?)
+    }
+
     fn commit(&mut self, at: Address, bytes: usize) -> Result<(), DeviceError> {
         Ok(self.context.commit(at.0, bytes as u64)?)
     }

@@ -247,7 +247,8 @@ fn low_rank(op: &LowRank, tokens: u32) -> LaunchShape {
     let parts = tokens.saturating_mul(op.parts);
     let blocks = parts.saturating_mul(op.rows.div_ceil(LOW_RANK_ROWS));
     LaunchShape {
-        shared_bytes: 4 * op.rank,
+        // The compiler reads four values at a time, also past the last one.
+        shared_bytes: 4 * op.rank.next_multiple_of(4),
         ..LaunchShape::new("low_rank", blocks, LOW_RANK_THREADS)
     }
 }
@@ -463,6 +464,18 @@ mod tests {
 
         fn clusters(&self, _: &'static str, _: u32, _: u32, _: u32) -> u32 {
             0
+        }
+    }
+
+    /// A kernel reads the inner product of a low rank in fours.
+    #[test]
+    fn memory_of_low_ranks_is_whole_fours() {
+        for rank in [1, 4, 5, 16] {
+            // SAFETY: zeros are valid for addresses and numbers, and nothing is launched.
+            let op: LowRank = unsafe { std::mem::zeroed() };
+            let op = LowRank { rank, ..op };
+            let bytes = shape(&op.into(), &step(1), &NoGpu).shared_bytes;
+            assert_eq!(bytes, 4 * rank.next_multiple_of(4));
         }
     }
 

@@ -7,7 +7,7 @@ use loquat_session::limits::{Limits, MediaSizes, Sizes as LimitSizes};
 use loquat_session::sequences::{SequenceLimits, Sequences};
 use loquat_session::{
     BackendTraits, KvElementFormat, KvFormat, MediaInputs, ModelSource, OpenError, Plan, Precision,
-    SessionError, SessionOptions, transfer,
+    SessionOptions, transfer,
 };
 use loquat_spec::{ModelSpec, Role, RopeScaling};
 use loquat_weights::Weights;
@@ -52,6 +52,7 @@ pub struct Draft {
     limits: Limits,
     traits: DeviceTraits,
     lower: Lower,
+    is_fast: bool,
 }
 
 impl Draft {
@@ -126,6 +127,7 @@ impl Draft {
             limits,
             traits,
             lower,
+            is_fast,
         })
     }
 
@@ -134,7 +136,9 @@ impl Draft {
             device: self.traits.label.clone(),
             kv_format: self.kv_format.to_string(),
             draws: false,
-            batch_invariant: true,
+            // Rows never depend on each other. On the fast path a prompt's last bits depend on how
+            // it was cut: rows of one token attend in another kernel than longer ones.
+            batch_invariant: !self.is_fast,
         };
         let mut plan = Plan::new(&source.spec, &self.limits, traits);
         let runs_tower = runs_tower(&source.spec, &self.limits.sizes.media);
@@ -168,7 +172,7 @@ impl Draft {
         (self.lower)(spec, &mut counting, &mut buffers, &self.kv, self.sizes)?;
         buffers.allocate(&mut *device, self.sizes.tokens)?;
         let kv_tokens = self.limits.kv_tokens;
-        let storage = DeviceStorage::new(device, &mut self.kv, kv_tokens)?;
+        let storage = DeviceStorage::new(device, &mut self.kv, (kv_tokens, self.limits.context))?;
         let (tower, program) = {
             let mut device = storage.device();
             let device: &mut dyn Device = &mut **device;
@@ -289,22 +293,13 @@ fn notes(weights: &Weights, format: Format, runs_tower: bool) -> Vec<String> {
 }
 
 /// Keys and values also depend on the precision, and on the context if it selects the rotations.
+/// The context also decides which groups free memory: those are not in ranges.
 fn range_fingerprint(
     spec: &ModelSpec,
     fingerprint: u64,
     options: &SessionOptions,
     limits: &Limits,
-) -> Result<u64, SessionError> {
-    if spec.is_recurrent() {
-        return Err(SessionError::Unsupported(
-            "exporting ranges of recurrent models",
-        ));
-    }
-    if limits.sizes.kv_groups.free_within(limits.context) {
-        return Err(SessionError::Unsupported(
-            "exporting ranges of models whose windows free memory",
-        ));
-    }
+) -> u64 {
     let is_long = spec
         .mixers()
         .filter_map(|(_, mixer)| mixer.rope())
@@ -312,8 +307,12 @@ fn range_fingerprint(
             matches!(&rope.scaling, RopeScaling::LongRope { original_context, .. }
             if limits.context > *original_context)
         });
-    let depends_on = format!("cuda {:?} {is_long}", options.precision);
-    Ok(transfer::range_fingerprint(fingerprint, &depends_on))
+    let groups = limits.sizes.kv_groups.iter();
+    let in_ranges: Vec<bool> = groups
+        .map(|group| group.keeps_all_within(limits.context))
+        .collect();
+    let depends_on = format!("cuda {:?} {is_long} {in_ranges:?}", options.precision);
+    transfer::range_fingerprint(fingerprint, &depends_on)
 }
 
 impl DeviceError {

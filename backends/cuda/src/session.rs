@@ -33,7 +33,7 @@ pub struct CudaSession {
     /// As planned, with nothing in use.
     pub memory: Memory,
     pub fingerprint: u64,
-    pub range_fingerprint: Result<u64, SessionError>,
+    pub range_fingerprint: u64,
     pub spec: Arc<ModelSpec>,
     pub tables: StepTables,
     pub rows: StepRows,
@@ -480,7 +480,7 @@ impl Session for CudaSession {
     }
 
     fn range_fingerprint(&self) -> Result<u64, SessionError> {
-        self.range_fingerprint.clone()
+        Ok(self.range_fingerprint)
     }
 
     fn export_range(
@@ -513,6 +513,41 @@ impl Session for CudaSession {
         };
         self.sequences
             .import_range(sequence, (tokens, max_context), import)
+    }
+
+    fn export_tail(
+        &self,
+        sequence: SequenceId,
+        len: usize,
+        part: Range<usize>,
+        out: &mut Vec<u8>,
+    ) -> Result<bool, SessionError> {
+        self.sequences.check_tails(self.capabilities.max_context)?;
+        let state = self.sequences.exported_tail(sequence, len)?;
+        let pages = self.page_spans(sequence)?;
+        let storage = self.sequences.storage();
+        let (section, is_last) = storage.tail(len).exported(&part)?;
+        if let Some(section) = section {
+            storage.export_tail(section, (&pages, state), out)?;
+        }
+        Ok(is_last)
+    }
+
+    fn import_tail(&mut self, sequence: SequenceId, bytes: &[u8]) -> Result<bool, SessionError> {
+        self.sequences.check_tails(self.capabilities.max_context)?;
+        let len = self.sequences.len(sequence)?;
+        let tail = self.sequences.storage().tail(len);
+        let import = |sequences: &mut Sequences<DeviceStorage>, offset: usize| {
+            let pages = owned_pages(sequences, sequence)?;
+            let state = sequences.state(sequence)?;
+            for (section, bytes) in tail.imported(offset, bytes)? {
+                let storage = sequences.storage_mut();
+                storage.import_tail(section, (&pages, state), bytes)?;
+            }
+            Ok(())
+        };
+        self.sequences
+            .import_tail(sequence, (bytes.len(), tail.bytes()), import)
     }
 }
 

@@ -9,6 +9,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use loquat_session::sequences::{CopyOnWrite, PageSpan, SequenceStorage, Slot};
+use loquat_session::transfer::{TailContent, TailLayout, TailSection};
 use loquat_session::{MediaId, SessionError};
 
 use crate::device::{Device, DeviceError};
@@ -21,6 +22,8 @@ const CHUNK: usize = 2 << 20;
 pub struct DeviceStorage {
     device: RefCell<Box<dyn Device>>,
     layout: KvLayout,
+    /// Whether ranges contain a group: sequences keep all of it. The others belong to tails.
+    in_ranges: Vec<bool>,
     /// By group.
     pools: Vec<PagePool>,
     /// Bytes of committed chunks.
@@ -74,11 +77,11 @@ impl PagePool {
 }
 
 impl DeviceStorage {
-    /// Storage for `kv_tokens` tokens' worth of pages.
+    /// Storage for `kv_tokens` tokens' worth of pages, for sequences of up to `context` tokens.
     pub fn new(
         mut device: Box<dyn Device>,
         layout: &mut KvLayout,
-        kv_tokens: usize,
+        (kv_tokens, context): (usize, usize),
     ) -> Result<Self, DeviceError> {
         let token_bytes = layout.kv_groups().bytes_per_token() as usize;
         let capacity = kv_tokens.saturating_mul(token_bytes);
@@ -94,7 +97,9 @@ impl DeviceStorage {
             let base = if layout.groups() == 1 {
                 committed = bytes;
                 chunk.is_committed = true;
-                device.allocate(bytes)?
+                let base = device.allocate(bytes)?;
+                device.clear(base, bytes)?;
+                base
             } else {
                 device.reserve(bytes)?
             };
@@ -109,6 +114,11 @@ impl DeviceStorage {
         layout.place(&bases);
         Ok(Self {
             device: RefCell::new(device),
+            in_ranges: layout
+                .kv_groups()
+                .iter()
+                .map(|group| group.keeps_all_within(context))
+                .collect(),
             layout: layout.clone(),
             pools,
             committed,
@@ -163,7 +173,9 @@ impl DeviceStorage {
             chunk.users += 1;
             if !chunk.is_committed {
                 let at = pool.base.offset((index * CHUNK) as u64);
-                self.device.get_mut().commit(at, CHUNK)?;
+                let device = self.device.get_mut();
+                device.commit(at, CHUNK)?;
+                device.clear(at, CHUNK)?;
                 chunk.is_committed = true;
                 self.committed += CHUNK;
                 grown = true;
@@ -227,7 +239,7 @@ impl DeviceStorage {
 
     /// Bytes of an exported range of `tokens` positions.
     pub fn range_len(&self, tokens: usize) -> Option<usize> {
-        let groups = 0..self.layout.groups();
+        let groups = (0..self.layout.groups()).filter(|group| self.in_ranges[*group]);
         tokens.checked_mul(groups.map(|group| self.token_bytes(group)).sum())
     }
 
@@ -251,7 +263,7 @@ impl DeviceStorage {
         Ok(())
     }
 
-    /// Appends each group's keys and values of a range that all groups still hold.
+    /// Appends the keys and values of a range, group by group.
     pub fn export_range(
         &self,
         range: Range<usize>,
@@ -259,9 +271,74 @@ impl DeviceStorage {
         out: &mut Vec<u8>,
     ) -> Result<(), SessionError> {
         for (group, span) in pages.iter().enumerate() {
-            self.export_positions((group, *span), range.clone(), out)?;
+            if self.in_ranges[group] {
+                self.export_positions((group, *span), range.clone(), out)?;
+            }
         }
         Ok(())
+    }
+
+    /// The tail of a sequence of `len` tokens.
+    pub fn tail(&self, len: usize) -> TailLayout {
+        let groups = (0..self.layout.groups()).filter(|group| !self.in_ranges[*group]);
+        let windows = groups.map(|group| TailSection {
+            content: TailContent::Window(group),
+            units: self.exported(group, len),
+            unit_bytes: self.token_bytes(group),
+        });
+        let numbers = self.layout.state_bytes() / size_of::<f32>();
+        let state = TailSection {
+            content: TailContent::State,
+            units: 0..if len == 0 { 0 } else { numbers },
+            unit_bytes: size_of::<f32>(),
+        };
+        TailLayout::new(windows.chain([state]))
+    }
+
+    /// The bytes of a recurrent state that a section of a tail has.
+    fn state_part(&self, state: Option<Slot>, section: &TailSection) -> Address {
+        let state = state.map_or(Address::NONE, |state| self.state(state));
+        state.offset((section.units.start * section.unit_bytes) as u64)
+    }
+
+    /// Appends a part of a tail.
+    pub fn export_tail(
+        &self,
+        section: TailSection,
+        (pages, state): (&[PageSpan<'_>], Option<Slot>),
+        out: &mut Vec<u8>,
+    ) -> Result<(), SessionError> {
+        match section.content {
+            TailContent::Window(group) => {
+                self.export_positions((group, pages[group]), section.units, out)
+            }
+            TailContent::State => {
+                let from = self.state_part(state, &section);
+                let start = out.len();
+                out.resize(start + section.bytes(), 0);
+                Ok(self.device().read(from, &mut out[start..])?)
+            }
+        }
+    }
+
+    /// Stores a part of a tail.
+    pub fn import_tail(
+        &mut self,
+        section: TailSection,
+        (pages, state): (&[(usize, Vec<Slot>)], Option<Slot>),
+        bytes: &[u8],
+    ) -> Result<(), SessionError> {
+        match section.content {
+            TailContent::Window(group) => {
+                let (first, slots) = &pages[group];
+                self.import_positions((group, *first, slots), section.units, bytes)?;
+            }
+            TailContent::State => {
+                let to = self.state_part(state, &section);
+                self.device().write(to, bytes)?;
+            }
+        }
+        self.check()
     }
 
     fn export_positions(
@@ -313,7 +390,9 @@ impl DeviceStorage {
     ) -> Result<(), SessionError> {
         let mut bytes = bytes;
         for (group, (first, slots)) in pages.iter().enumerate() {
-            bytes = self.import_positions((group, *first, slots), range.clone(), bytes)?;
+            if self.in_ranges[group] {
+                bytes = self.import_positions((group, *first, slots), range.clone(), bytes)?;
+            }
         }
         self.check()
     }

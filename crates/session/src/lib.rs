@@ -25,6 +25,7 @@ mod plan;
 pub mod recurrent_state;
 mod sampled_positions;
 pub mod sequences;
+mod tail_layout;
 pub mod tower;
 pub mod transfer;
 

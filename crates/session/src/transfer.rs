@@ -1,7 +1,9 @@
-//! Exported sequences, for backends: the envelope around a sequence's bytes, and the fingerprint
-//! of a model.
+//! Exported sequences, for backends: the envelope around a sequence's bytes, the layout of tails, and
+//! the fingerprint of a model.
 
 use loquat_weights::EncodedRow;
+
+pub use crate::tail_layout::{TailContent, TailLayout, TailSection};
 
 use crate::sequences::{ExportedAdapter, PlacedView, SequenceHeader, SequenceLayout};
 use crate::{AdapterLimits, ModelSource, PositionGrid, SessionError, ViewLayout};

@@ -90,6 +90,8 @@ impl Buffers {
         let sizes: Vec<_> = self.sizes(tokens).collect();
         for (buffer, bytes) in sizes {
             let address = device.allocate(bytes)?;
+            // Tiles have room for tokens that a step does not have.
+            device.clear(address, bytes)?;
             self.addresses.insert(buffer, address);
         }
         Ok(())

@@ -8,8 +8,15 @@ use super::{HeldPages, SequenceStorage, Sequences, Slot, drop_page};
 use crate::{SequenceId, SessionError};
 
 impl<S: SequenceStorage> Sequences<S> {
-    /// Whether sequences of up to `max_context` tokens have tails.
-    pub fn has_tails(&self, max_context: usize) -> bool {
+    /// Refuses tails if sequences of up to `max_context` tokens have none.
+    pub fn check_tails(&self, max_context: usize) -> Result<(), SessionError> {
+        if self.has_tails(max_context) {
+            return Ok(());
+        }
+        Err(SessionError::Unsupported("tails of sequences"))
+    }
+
+    pub(super) fn has_tails(&self, max_context: usize) -> bool {
         self.snapshots.is_some() || self.pages.groups().free_within(max_context)
     }
 

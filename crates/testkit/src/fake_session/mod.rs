@@ -192,13 +192,6 @@ impl FakeSession {
         }
     }
 
-    fn check_tails(&self) -> Result<(), SessionError> {
-        if self.sequences.has_tails(self.options.max_context) {
-            return Ok(());
-        }
-        Err(SessionError::Unsupported("tails of sequences"))
-    }
-
     /// Histories depend only on the vocabulary.
     fn fingerprint(&self) -> u64 {
         self.options.vocab_size as u64
@@ -475,7 +468,7 @@ impl Session for FakeSession {
         part: Range<usize>,
         out: &mut Vec<u8>,
     ) -> Result<bool, SessionError> {
-        self.check_tails()?;
+        self.sequences.check_tails(self.options.max_context)?;
         self.sequences.exported_tail(sequence, len)?;
         let tail = tail(&self.sequences.stored(sequence)?.tokens()[..len]);
         let Some(rest) = tail.get(part.start..) else {
@@ -490,7 +483,7 @@ impl Session for FakeSession {
     }
 
     fn import_tail(&mut self, sequence: SequenceId, bytes: &[u8]) -> Result<bool, SessionError> {
-        self.check_tails()?;
+        self.sequences.check_tails(self.options.max_context)?;
         let tail = tail(self.sequences.stored(sequence)?.tokens());
         let check = |_: &mut Sequences<Histories>, offset: usize| {
             if tail[offset..].starts_with(bytes) {
