@@ -48,7 +48,7 @@ impl Launch<'_> {
     /// A token's row.
     pub fn row_of_token(&mut self, token: usize) -> Result<usize> {
         let row = self.token_u32("token_row", self.tables.token_row, token)?;
-        Ok(row as usize)
+        Ok(row)
     }
 
     /// The pages of a token's sequence in a group of layers.
