@@ -3,7 +3,7 @@
 //!
 //! A recorded step leaves its tokens where the next one reads them and moves the positions on, so
 //! that the next step can follow at once, before the host knows the tokens. If the next request is
-//! another, that step was computed in vain: what it wrote lies beyond the sequences' lengths.
+//! another, its result is dropped: what it wrote lies beyond the sequences' lengths.
 
 use loquat_session::sequences::RowGrant;
 use loquat_session::{Emit, SequenceId, SessionError, StepBatch, StepOutput};

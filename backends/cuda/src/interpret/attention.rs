@@ -46,7 +46,7 @@ impl Launch<'_> {
             let values = self.access.f32s("values", values, heads * value_dim)?;
             for (row, value) in values.iter().enumerate() {
                 let to = bytes_at(page, value_offset(kv, row, slot));
-                // The token's keys stand for its slot in the log.
+                // Not logged: the write of the token's keys already marks its slot in the log.
                 self.access
                     .write_unlogged("values of the page", to, &[*value], format)?;
             }

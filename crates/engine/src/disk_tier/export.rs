@@ -28,7 +28,7 @@ const LAST: SliceSize = SliceSize {
 };
 /// Bytes of a tail that make a file, as large as a block of a large model.
 const PART_BYTES: usize = 4 << 20;
-/// A tail takes at most this part of the folder: one that removes itself would be written in vain.
+/// A tail takes at most this part of the folder: a larger one could evict its own files.
 const TAIL_SHARE: u64 = 4;
 /// Bytes per second, until it is measured.
 const ASSUMED_SPEED: f64 = 5e8;
