@@ -42,7 +42,7 @@ use loquat_session::{
     Backend, BackendTraits, Device, DeviceKind, KvElementFormat, KvFormat, KvGroups, ModelSource,
     OpenError, Plan, Precision, Probe, Session, SessionOptions, transfer,
 };
-use loquat_spec::{Mixer, ModelSpec, RopeScaling};
+use loquat_spec::{Mixer, ModelSpec};
 
 use buffers::Extent;
 use kv::KvStorage;
@@ -170,7 +170,13 @@ impl CpuBackend {
             capabilities: plan.capabilities,
             memory: plan.memory,
             fingerprint,
-            range_fingerprint: range_fingerprint(&source.spec, fingerprint, options, &limits),
+            range_fingerprint: transfer::range_fingerprint(
+                fingerprint,
+                "cpu",
+                &source.spec,
+                options.precision,
+                &limits,
+            ),
             spec: Arc::clone(&source.spec),
             plan: Default::default(),
             scratch: Default::default(),
@@ -180,29 +186,6 @@ impl CpuBackend {
             adapters: Default::default(),
         }))
     }
-}
-
-/// Keys and values also depend on the precision, and on the context if it selects the rotations.
-/// The context also decides which groups free memory: those are not in ranges.
-fn range_fingerprint(
-    spec: &ModelSpec,
-    fingerprint: u64,
-    options: &SessionOptions,
-    limits: &Limits,
-) -> u64 {
-    let is_long = spec
-        .mixers()
-        .filter_map(|(_, mixer)| mixer.rope())
-        .any(|rope| {
-            matches!(&rope.scaling, RopeScaling::LongRope { original_context, .. }
-            if limits.context > *original_context)
-        });
-    let groups = limits.sizes.kv_groups.iter();
-    let in_ranges: Vec<bool> = groups
-        .map(|group| group.keeps_all_within(limits.context))
-        .collect();
-    let depends_on = format!("cpu {:?} {is_long} {in_ranges:?}", options.precision);
-    transfer::range_fingerprint(fingerprint, &depends_on)
 }
 
 impl Backend for CpuBackend {

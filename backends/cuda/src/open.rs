@@ -9,7 +9,7 @@ use loquat_session::{
     BackendTraits, KvElementFormat, KvFormat, MediaInputs, ModelSource, OpenError, Plan, Precision,
     SessionOptions, transfer,
 };
-use loquat_spec::{ModelSpec, Role, RopeScaling};
+use loquat_spec::{ModelSpec, Role};
 use loquat_weights::Weights;
 
 use crate::adapter::AdapterTargets;
@@ -191,7 +191,13 @@ impl Draft {
             program,
             tower,
             sequences: Sequences::new(storage, SequenceLimits::from(&self.limits)),
-            range_fingerprint: range_fingerprint(spec, fingerprint, options, &self.limits),
+            range_fingerprint: transfer::range_fingerprint(
+                fingerprint,
+                "cuda",
+                spec,
+                options.precision,
+                &self.limits,
+            ),
             fingerprint,
             capabilities: plan.capabilities,
             memory: plan.memory,
@@ -290,29 +296,6 @@ fn notes(weights: &Weights, format: Format, runs_tower: bool) -> Vec<String> {
         .filter(|own| own.to_lowercase() != stored)
         .map(|own| format!("{own} weights are decoded to {stored}"))
         .collect()
-}
-
-/// Keys and values also depend on the precision, and on the context if it selects the rotations.
-/// The context also decides which groups free memory: those are not in ranges.
-fn range_fingerprint(
-    spec: &ModelSpec,
-    fingerprint: u64,
-    options: &SessionOptions,
-    limits: &Limits,
-) -> u64 {
-    let is_long = spec
-        .mixers()
-        .filter_map(|(_, mixer)| mixer.rope())
-        .any(|rope| {
-            matches!(&rope.scaling, RopeScaling::LongRope { original_context, .. }
-            if limits.context > *original_context)
-        });
-    let groups = limits.sizes.kv_groups.iter();
-    let in_ranges: Vec<bool> = groups
-        .map(|group| group.keeps_all_within(limits.context))
-        .collect();
-    let depends_on = format!("cuda {:?} {is_long} {in_ranges:?}", options.precision);
-    transfer::range_fingerprint(fingerprint, &depends_on)
 }
 
 impl DeviceError {

@@ -1,12 +1,14 @@
 //! Exported sequences, for backends: the envelope around a sequence's bytes, the layout of tails, and
 //! the fingerprint of a model.
 
+use loquat_spec::{ModelSpec, RopeScaling};
 use loquat_weights::EncodedRow;
 
 pub use crate::tail_layout::{TailContent, TailLayout, TailSection};
 
+use crate::limits::Limits;
 use crate::sequences::{ExportedAdapter, PlacedView, SequenceHeader, SequenceLayout};
-use crate::{AdapterLimits, ModelSource, PositionGrid, SessionError, ViewLayout};
+use crate::{AdapterLimits, ModelSource, PositionGrid, Precision, SessionError, ViewLayout};
 
 const MAGIC: &[u8; 8] = b"LOQKV\0\0\x05";
 /// Magic, fingerprint, length, checksum of the length and all that follows: the adapters, the media,
@@ -235,9 +237,28 @@ fn checksum(export: &[u8]) -> u64 {
     fnv1a_parts(&covered)
 }
 
-/// A fingerprint of what ranges of sequences contain, from that of the model and its KV format, and
-/// from what else the values depend on, such as the backend and its precision.
-pub fn range_fingerprint(fingerprint: u64, depends_on: &str) -> u64 {
+/// Identifies the keys and values of a backend's ranges and tails: they depend on what
+/// [`fingerprint`] identifies, on the backend and its precision, on the context if it selects
+/// rotations, and on which groups of layers the ranges hold.
+pub fn range_fingerprint(
+    fingerprint: u64,
+    backend: &str,
+    spec: &ModelSpec,
+    precision: Precision,
+    limits: &Limits,
+) -> u64 {
+    let is_long = spec
+        .mixers()
+        .filter_map(|(_, mixer)| mixer.rope())
+        .any(|rope| {
+            matches!(&rope.scaling, RopeScaling::LongRope { original_context, .. }
+            if limits.context > *original_context)
+        });
+    let groups = limits.sizes.kv_groups.iter();
+    let in_ranges: Vec<bool> = groups
+        .map(|group| group.keeps_all_within(limits.context))
+        .collect();
+    let depends_on = format!("{backend} {precision:?} {is_long} {in_ranges:?}");
     let mut bytes = fingerprint.to_le_bytes().to_vec();
     bytes.extend_from_slice(depends_on.as_bytes());
     fnv1a(&bytes)
