@@ -171,13 +171,21 @@ __device__ inline float2 better(float2 a, float2 b) { return a.x > b.x || (a.x =
 __device__ inline float2 shuffle(float2 a, int o) { return make_float2(__shfl_xor_sync(~0u, a.x, o), __shfl_xor_sync(~0u, a.y, o)); }
 
 __device__ inline float activate(float x, uint32_t function) {
-    if (function == SILU) return x / (1 + __expf(-x));
+    if (function == SILU) return __fdividef(x, 1 + __expf(-x));
     return 0.5f * x * (1 + tanhf(0.7978845608f * (x + 0.044715f * x * x * x)));
 }
+// A lane's share of a token's sums: each 128th four, from sums[4 * lane] on. Tokens whose sums are not multiples of 16 bytes apart
+// are read one by one, in the same order.
+__device__ inline float4 load_sums(const float* sums, int i, int count) {
+    if (count % 4 == 0) return __ldcg((const float4*)(sums + i));
+    auto at = [&](int k) { return i + k < count ? __ldcg(sums + i + k) : 0; };
+    return make_float4(at(0), at(1), at(2), at(3));
+}
+__device__ inline float add4(const float4& v) { return ((v.x + v.y) + v.z) + v.w; }
 // 1/rms from a token's sums; a warp's work. The order depends on their count alone.
 __device__ inline float inverse_rms(const float* sums, int count, int cols, float eps) {
     float s = 0;
-    for (int i = threadIdx.x % 32; i < count; i += 32) s += __ldcg(sums + i);
+    for (int i = threadIdx.x % 32 * 4; i < count; i += 128) s += add4(load_sums(sums, i, count));
     for (int o = 16; o; o /= 2) s += __shfl_xor_sync(~0u, s, o);
     return rsqrtf(s / cols + eps);
 }

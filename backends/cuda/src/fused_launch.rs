@@ -156,28 +156,55 @@ fn linear_shape(
 }
 
 macro_rules! tiled_kernels {
-    ($kind:literal, $size:literal) => {
+    ($size:literal) => {
         [
-            concat!("gemm_", $kind, "_store_", $size),
-            concat!("gemm_", $kind, "_residual_", $size),
-            concat!("gemm_", $kind, "_gated_", $size),
-            concat!("gemm_", $kind, "_largest_", $size),
+            concat!("gemm_store_", $size),
+            concat!("gemm_residual_", $size),
+            concat!("gemm_gated_", $size),
+            concat!("gemm_largest_", $size),
         ]
     };
 }
 
-/// By tokens and epilogue.
-const BATCH: [(u32, [&str; 4]); 4] = [
-    (16, tiled_kernels!("batch", "n16")),
-    (32, tiled_kernels!("batch", "n32")),
-    (64, tiled_kernels!("batch", "n64")),
-    (128, tiled_kernels!("batch", "n128")),
-];
-/// By blocks of a cluster and epilogue. None finds the largest.
-const PROMPT: [[&str; 4]; 3] = [
-    tiled_kernels!("prompt", "c1"),
-    tiled_kernels!("prompt", "c2"),
-    tiled_kernels!("prompt", "c4"),
+/// A form of the product of more than eight tokens; see `kernels/gemm.cuh`.
+struct TiledForm {
+    /// Tokens of a block.
+    tokens: u32,
+    /// Blocks that cut the columns.
+    column_cuts: u32,
+    /// Blocks that share weights.
+    token_blocks: u32,
+    /// Warpgroups that multiply, with 64 rows each: as many as give enough blocks.
+    groups: &'static [u32],
+    /// By epilogue.
+    kernels: [&'static str; 4],
+}
+
+const fn tiled(
+    tokens: u32,
+    column_cuts: u32,
+    token_blocks: u32,
+    kernels: [&'static str; 4],
+) -> TiledForm {
+    TiledForm {
+        tokens,
+        column_cuts,
+        token_blocks,
+        groups: if tokens > 64 { &[1, 2] } else { &[1, 2, 3, 4] },
+        kernels,
+    }
+}
+
+const TILED_FORMS: [TiledForm; 8] = [
+    tiled(16, 1, 1, tiled_kernels!("n16")),
+    tiled(16, 2, 1, tiled_kernels!("n16_k2")),
+    tiled(32, 1, 1, tiled_kernels!("n32")),
+    tiled(32, 2, 1, tiled_kernels!("n32_k2")),
+    tiled(64, 1, 1, tiled_kernels!("n64")),
+    tiled(64, 2, 1, tiled_kernels!("n64_k2")),
+    tiled(128, 1, 1, tiled_kernels!("n128")),
+    // It does not find the largest.
+    tiled(128, 1, 2, tiled_kernels!("n128_t2")),
 ];
 const QKV_FINISH: [&str; 5] = [
     "fused_qkv_finish_d64",
@@ -200,62 +227,107 @@ fn head_kernel(kernels: [&'static str; 5], head_dim: u32) -> &'static str {
     kernels[known.unwrap_or(0)]
 }
 
-/// More than eight tokens. The numbers are those of `kernels/gemm.cuh`.
+/// More than eight tokens: the form that is estimated to take the least time.
 fn tiled_shape(
     epilogue: Epilogue,
     linear: &FusedLinear,
     step: &Step,
     occupancy: &dyn Occupancy,
 ) -> LaunchShape {
-    const CLUSTER: u32 = 4;
-    let tokens = step.count;
-    let batch = BATCH.iter().find(|(most, _)| tokens <= *most);
-    let per = linear.parts.div_ceil(CLUSTER);
-    let most_groups = |size: u32| if size <= 64 { 4 } else { 2 };
-    // Sixteen parts of more tokens do not fit its ring.
-    let fits = |size: u32| per <= if size <= 32 { 4 } else { 2 };
-    if let Some((size, kernels)) = batch.filter(|(size, _)| fits(*size)) {
-        let kernel = kernels[epilogue as usize];
-        let tiles = linear.rows.div_ceil(64);
-        let shared = |groups: u32| batch_shared_bytes(*size, groups);
-        let most = most_groups(*size);
-        let clusters = occupancy.clusters(kernel, 128 * most, shared(most), CLUSTER);
-        let clusters = clusters.max(1);
-        let groups = (most / per).min(tiles.div_ceil(clusters)) * per;
-        let needed = tiles.div_ceil(groups / per);
-        return LaunchShape {
-            shared_bytes: shared(groups),
-            cluster: Some([CLUSTER, 1, 1]),
-            ..LaunchShape::new(kernel, clusters.min(needed) * CLUSTER, 128 * groups)
-        };
-    }
-    const THREADS: u32 = 384;
-    const SHARED: u32 = 1024 + 8 * 128 * 128 + 8 * 5 * 2048;
-    let panels = linear.rows.div_ceil(128);
-    let shapes = [1, 2, 4].map(|cluster: u32| {
-        let kernel = PROMPT[cluster.ilog2() as usize][epilogue as usize];
-        let items = panels.div_ceil(cluster) * tokens.div_ceil(128);
-        let running = occupancy.clusters(kernel, THREADS, SHARED, cluster);
-        let clusters = items.min(running.max(1));
-        let shape = LaunchShape {
-            shared_bytes: SHARED,
-            cluster: Some([cluster, 1, 1]),
-            ..LaunchShape::new(kernel, clusters * cluster, THREADS)
-        };
-        (items.div_ceil(clusters), shape)
+    let most = TILED_FORMS.map(|form| form.tokens);
+    let most = most.into_iter().find(|most| step.count <= *most);
+    let forms = TILED_FORMS.iter().filter(|form| {
+        let shares = form.token_blocks > 1;
+        form.tokens == most.unwrap_or(128)
+            && (!shares || step.count > form.tokens && epilogue != Epilogue::Largest)
     });
-    // Small clusters read the tokens' vectors more often: 15 and 2 percent of a round, measured.
-    let costs = [115, 102, 100];
-    let best = shapes.iter().zip(costs).rev();
-    let best = best.min_by_key(|((rounds, _), cost)| rounds * cost);
-    best.map_or(shapes[2].1, |((_, shape), _)| *shape)
+    let choices = forms.flat_map(|form| form.groups.iter().map(move |groups| (form, *groups)));
+    let estimates = choices.filter_map(|(form, groups)| {
+        tiled_estimate(form, groups, epilogue, linear, step, occupancy)
+    });
+    let best = estimates.min_by(|(one, _), (other, _)| one.total_cmp(other));
+    best.map_or(LaunchShape::new("gemm_store_n16", 0, 0), |(_, shape)| shape)
 }
 
-fn batch_shared_bytes(tokens: u32, groups: u32) -> u32 {
-    let stages = if tokens <= 32 { 16 } else { 6 };
-    let ring = if tokens <= 16 { 5 } else { 3 };
-    let stride = tokens / 4 + 2;
-    1024 + stages * tokens * 128 + groups * 4 * ring * 2048 + groups * 4 * 64 * stride * 4
+/// Microseconds that a form takes, and its launch; none where it has no room for two stages. The
+/// constants are fitted to times of eleven forms on an H200: they choose the form, results do not
+/// depend on them.
+fn tiled_estimate(
+    form: &TiledForm,
+    groups: u32,
+    epilogue: Epilogue,
+    linear: &FusedLinear,
+    step: &Step,
+    occupancy: &dyn Occupancy,
+) -> Option<(f64, LaunchShape)> {
+    /// Bytes in a microsecond: of all weights from memory, of what all blocks read from the cache,
+    /// and of what one multiprocessor reads.
+    const MEMORY: f64 = 4.1e6;
+    const CACHE: f64 = 7e6;
+    const MULTIPROCESSOR: f64 = 75e3;
+    /// Of a launch, and of the exchange of sums in a cluster.
+    const LAUNCH: f64 = 3.0;
+    const EXCHANGE: f64 = 3.0;
+    /// Of 64 columns of 128 tokens, by one warpgroup alone and by two.
+    const MULTIPLY: [f64; 2] = [0.28, 0.4];
+
+    let TiledForm {
+        tokens,
+        column_cuts,
+        token_blocks,
+        ..
+    } = *form;
+    let stage_bytes = groups * 8192 + tokens * 128;
+    let shared_bytes = tiled_shared_bytes(form, groups, linear.parts)?;
+    let kernel = form.kernels[epilogue as usize];
+    let (threads, cluster) = (128 + 128 * groups, column_cuts * token_blocks);
+    let panels = linear.rows.div_ceil(64 * groups);
+    let items = panels * step.count.div_ceil(tokens * token_blocks);
+    let running = if cluster > 1 {
+        occupancy.clusters(kernel, threads, shared_bytes, cluster)
+    } else {
+        occupancy.blocks(kernel, threads, shared_bytes) * occupancy.multiprocessors()
+    };
+    let clusters = items.min(running.max(1));
+    let rounds = items.div_ceil(clusters);
+    let places = occupancy.multiprocessors().max(1);
+    let rounds_per_place = rounds * (clusters * cluster).div_ceil(places);
+
+    let stages = linear.cols.div_ceil(64 * column_cuts);
+    let item_bytes = f64::from(stages * stage_bytes);
+    let weight_bytes = f64::from(linear.rows) * f64::from(linear.cols) * 2.0;
+    let multiply = if tokens > 64 {
+        MULTIPLY[groups as usize - 1] * f64::from(stages)
+    } else {
+        0.0
+    };
+    let busy = [
+        weight_bytes / MEMORY,
+        f64::from(items * cluster) * item_bytes / CACHE,
+        f64::from(rounds_per_place) * item_bytes / MULTIPROCESSOR,
+        f64::from(rounds) * multiply,
+    ];
+    let exchange = if column_cuts > 1 { EXCHANGE } else { 0.0 };
+    let time = busy.into_iter().fold(0.0, f64::max) + LAUNCH + f64::from(rounds) * exchange;
+    let shape = LaunchShape {
+        shared_bytes,
+        cluster: (cluster > 1).then_some([cluster, 1, 1]),
+        ..LaunchShape::new(kernel, clusters * cluster, threads)
+    };
+    Some((time, shape))
+}
+
+/// As `gemm_smem` of `kernels/gemm.cuh`; none with room for fewer than two stages.
+fn tiled_shared_bytes(form: &TiledForm, groups: u32, parts: u32) -> Option<u32> {
+    const MOST: u32 = 212 * 1024;
+    let kept = if form.column_cuts > 1 {
+        parts / form.column_cuts * groups * form.tokens * 256
+    } else {
+        0
+    };
+    let stage = groups * 8192 + form.tokens * 128;
+    let stages = (MOST.checked_sub(kept)? / stage).min(10);
+    (stages >= 2).then_some(1024 + kept + stages * stage)
 }
 
 fn prompt_shape(attention: &FusedPromptAttention, step: &Step) -> LaunchShape {
@@ -334,11 +406,11 @@ fn attention_shape(attention: &FusedAttention, step: &Step) -> LaunchShape {
 
 /// Every kernel of `gemm.cu`.
 pub fn gemm_kernels() -> Vec<&'static str> {
-    let batch = BATCH.iter().flat_map(|(_, kernels)| *kernels);
-    let prompt = PROMPT
-        .iter()
-        .flat_map(|[store, residual, gated, _]| [*store, *residual, *gated]);
-    batch.chain(prompt).collect()
+    let kernels = TILED_FORMS.iter().flat_map(|form| {
+        let all = if form.token_blocks > 1 { 3 } else { 4 };
+        form.kernels.into_iter().take(all)
+    });
+    kernels.collect()
 }
 
 /// Every kernel of `prompt.cu`.
