@@ -97,11 +97,9 @@ template <int NT, int CK, int CT, int EPI> __device__ void gemm_body(const Fused
     const int stage_bytes = gemm_stage(NT, groups), stages = gemm_stages(NT, CK, groups, per);
     const uint32_t ring = (smem_address(smem_raw) + 1023) / 1024 * 1024, sums = ring + stages * stage_bytes;  // [part][warpgroup][8 tokens][thread][4]
     const int n = list_quads(list, p.cols, p.parts, k_rank * per, k_rank * per + per);
-    if (tid == 0) {
-        for (int i = 0; i < stages; i++) barrier_init(full0 + i * 8, 1), barrier_init(empty0 + i * 8, panel16 * CT);
-        for (int i = 0; i < panel16; i++) barrier_init(kept0 + i * 8, CK), barrier_init(taken0 + i * 8, CK);
-        barrier_init_done();
-    }
+    if (tid < stages) barrier_init(full0 + tid * 8, 1), barrier_init(empty0 + tid * 8, panel16 * CT);
+    if (CK > 1 && tid < panel16) barrier_init(kept0 + tid * 8, CK), barrier_init(taken0 + tid * 8, CK);
+    if (tid < 32) barrier_init_done();
     __syncthreads();
     if constexpr (CL > 1) cluster_arrive();
     if constexpr (CT > 1) cluster_wait();

@@ -84,7 +84,7 @@ pub fn shape(op: &FusedOp, step: &Step, occupancy: &dyn Occupancy) -> LaunchShap
             tiled_shape(*epilogue, linear, step, occupancy)
         }
         FusedOp::Linear(epilogue, linear) => linear_shape(*epilogue, linear, step, occupancy),
-        FusedOp::Attention(attention) => attention_shape(attention, step),
+        FusedOp::Attention(attention) => attention_shape(attention, step, occupancy),
         FusedOp::QkvFinish(finish) => LaunchShape {
             grid: [
                 step.count.div_ceil(32),
@@ -352,12 +352,16 @@ enum Form {
     Long,
     /// One group in each of eight blocks.
     Short,
-    /// A block for each row and key head.
+    /// A block with two groups for each row and key head.
     Many,
+    /// A block with one group for each: four run at a time on a multiprocessor, instead of two.
+    Most,
 }
 
 /// Key heads over all rows from which a block for each fills the GPU.
 const MANY_HEADS: u32 = 256;
+/// Blocks with two groups that a multiprocessor runs at a time.
+const MANY_BLOCKS: u32 = 2;
 /// From so many on, fewer warps wait for each other.
 const SHORT_HEADS: u32 = 32;
 
@@ -367,17 +371,25 @@ macro_rules! attention_kernels {
             concat!("fused_attention_d", $dim, "_q", $queries, "_g2_c8"),
             concat!("fused_attention_d", $dim, "_q", $queries, "_g1_c8"),
             concat!("fused_attention_d", $dim, "_q", $queries, "_g2_c1"),
+            concat!("fused_attention_d", $dim, "_q", $queries, "_g1_c1"),
         ]
     };
 }
 
-fn attention_shape(attention: &FusedAttention, step: &Step) -> LaunchShape {
+fn attention_shape(
+    attention: &FusedAttention,
+    step: &Step,
+    occupancy: &dyn Occupancy,
+) -> LaunchShape {
     /// Into which a row's pages are cut.
     const SPLITS: u32 = 16;
     let kv = &attention.kv;
     let queries = attention.heads / kv.heads.max(1);
     let heads = kv.heads * step.count;
-    let form = if heads >= MANY_HEADS {
+    let filled = MANY_BLOCKS * occupancy.multiprocessors();
+    let form = if heads > filled.max(MANY_HEADS) {
+        Form::Most
+    } else if heads >= MANY_HEADS {
         Form::Many
     } else if heads >= SHORT_HEADS {
         Form::Short
@@ -393,8 +405,16 @@ fn attention_shape(attention: &FusedAttention, step: &Step) -> LaunchShape {
         (_, false) => attention_kernels!("128", "8"),
         (_, true) => attention_kernels!("128", "16"),
     };
-    let groups = if form == Form::Short { 1 } else { 2 };
-    let cluster = if form == Form::Many { 1 } else { 8 };
+    let groups = if matches!(form, Form::Short | Form::Most) {
+        1
+    } else {
+        2
+    };
+    let cluster = if matches!(form, Form::Many | Form::Most) {
+        1
+    } else {
+        8
+    };
     let shared = SPLITS * (queries * kv.head_dim).div_ceil(cluster);
     LaunchShape {
         grid: [cluster, kv.heads, step.count],

@@ -31,7 +31,19 @@ pub static FILES: LazyLock<Vec<KernelFile>> = LazyLock::new(|| {
         KernelFile {
             name: "gemm",
             kernels: fused_launch::gemm_kernels(),
-            may_spill: &[],
+            may_spill: &[
+                "gemm_gated_n128",
+                "gemm_gated_n128_t2",
+                "gemm_gated_n64",
+                "gemm_largest_n128",
+                "gemm_largest_n64",
+                "gemm_residual_n128",
+                "gemm_residual_n128_t2",
+                "gemm_residual_n64",
+                "gemm_store_n128",
+                "gemm_store_n128_t2",
+                "gemm_store_n64",
+            ],
         },
         KernelFile {
             name: "prompt",

@@ -1,6 +1,7 @@
 //! Workloads through the engine, over the session that the bare loop used.
 
-use std::time::Instant;
+use std::thread;
+use std::time::{Duration, Instant};
 
 use futures_util::future::try_join_all;
 use loquat_engine::{
@@ -12,6 +13,9 @@ use pollster::block_on;
 use crate::Failure;
 use crate::model::prompt;
 use crate::session_loop::{WARM_UP, Workload};
+
+/// Between the warm-up and what is measured.
+const IDLE: Duration = Duration::from_millis(50);
 
 /// Tokens per second, and the session back.
 pub fn run(session: Box<dyn Session>, work: Workload) -> Result<(f64, Box<dyn Session>), Failure> {
@@ -33,6 +37,8 @@ pub fn run(session: Box<dyn Session>, work: Workload) -> Result<(f64, Box<dyn Se
     };
     // The engine's thread is new to the device.
     block_on(arrivals(engine.submit(request(work.batch(), WARM_UP))?))?;
+    // A session may have started a step more than was wanted.
+    thread::sleep(IDLE);
     let requests = (0..work.batch()).map(|index| request(index, work.generated(step_tokens)));
     let requests: Vec<GenerateRequest> = requests.collect();
     let started = Instant::now();
