@@ -238,12 +238,15 @@ impl<T: KvElement> KvStorage<T> {
         tokens.checked_mul(of_token)
     }
 
-    /// Appends the keys and values of a range, group by group.
+    /// Appends the keys and values of a range, position by position, so that adjacent ranges make
+    /// one.
     pub fn export_range(&self, range: Range<usize>, pages: &[PageSpan<'_>], out: &mut Vec<u8>) {
         out.reserve(self.range_len(range.len()).unwrap_or(0));
-        for (group, span) in pages.iter().enumerate() {
-            if self.in_ranges[group] {
-                self.export_positions((group, *span), range.clone(), out);
+        for position in range {
+            for (group, span) in pages.iter().enumerate() {
+                if self.in_ranges[group] {
+                    self.export_positions((group, *span), position..position + 1, out);
+                }
             }
         }
     }
@@ -347,7 +350,7 @@ impl<T: KvElement> KvStorage<T> {
         }
     }
 
-    /// Fills positions of a sequence's pages, by group, from exported bytes of the right length.
+    /// Fills positions of a sequence's pages from an exported range of the right length.
     pub fn import_range(
         &mut self,
         range: Range<usize>,
@@ -355,9 +358,12 @@ impl<T: KvElement> KvStorage<T> {
         bytes: &[u8],
     ) {
         let mut bytes = bytes;
-        for (group, (first, slots)) in pages.iter().enumerate() {
-            if self.in_ranges[group] {
-                bytes = self.import_positions((group, *first, slots), range.clone(), bytes);
+        for position in range {
+            for (group, (first, slots)) in pages.iter().enumerate() {
+                if self.in_ranges[group] {
+                    let position = position..position + 1;
+                    bytes = self.import_positions((group, *first, slots), position, bytes);
+                }
             }
         }
     }

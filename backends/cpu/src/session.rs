@@ -502,10 +502,11 @@ impl<T: KvElement> Session for CpuSession<T> {
         bytes: &[u8],
     ) -> Result<(), SessionError> {
         let wanted = self.sequences.storage().range_len(tokens);
-        if wanted != Some(bytes.len()) {
+        let parts = wanted.and_then(|wanted| bytes.split_at_checked(wanted));
+        let Some((bytes, media)) = parts else {
             let why = format!("{} bytes for {tokens} tokens", bytes.len());
             return Err(SessionError::BadImport(why));
-        }
+        };
         let max_context = self.capabilities.max_context;
         let import = |sequences: &mut Sequences<KvStorage<T>>, grant: &RowGrant| {
             let pages = owned_pages(sequences, sequence)?;
@@ -514,7 +515,7 @@ impl<T: KvElement> Session for CpuSession<T> {
             Ok(())
         };
         self.sequences
-            .import_range(sequence, (tokens, max_context), import)
+            .import_range(sequence, (tokens, max_context), media, import)
     }
 
     fn export_tail(

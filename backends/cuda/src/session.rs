@@ -501,10 +501,11 @@ impl Session for CudaSession {
         bytes: &[u8],
     ) -> Result<(), SessionError> {
         let wanted = self.sequences.storage().range_len(tokens);
-        if wanted != Some(bytes.len()) {
+        let parts = wanted.and_then(|wanted| bytes.split_at_checked(wanted));
+        let Some((bytes, media)) = parts else {
             let why = format!("{} bytes for {tokens} tokens", bytes.len());
             return Err(SessionError::BadImport(why));
-        }
+        };
         let max_context = self.capabilities.max_context;
         let import = |sequences: &mut Sequences<DeviceStorage>, grant: &RowGrant| {
             let pages = owned_pages(sequences, sequence)?;
@@ -512,7 +513,7 @@ impl Session for CudaSession {
             sequences.storage_mut().import_range(range, &pages, bytes)
         };
         self.sequences
-            .import_range(sequence, (tokens, max_context), import)
+            .import_range(sequence, (tokens, max_context), media, import)
     }
 
     fn export_tail(

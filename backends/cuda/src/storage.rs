@@ -263,19 +263,32 @@ impl DeviceStorage {
         Ok(())
     }
 
-    /// Appends the keys and values of a range, group by group.
+    /// Appends the keys and values of a range, position by position, so that adjacent ranges make
+    /// one.
     pub fn export_range(
         &self,
         range: Range<usize>,
         pages: &[PageSpan<'_>],
         out: &mut Vec<u8>,
     ) -> Result<(), SessionError> {
-        for (group, span) in pages.iter().enumerate() {
-            if self.in_ranges[group] {
-                self.export_positions((group, *span), range.clone(), out)?;
+        for part in self.range_parts(range) {
+            for (group, span) in pages.iter().enumerate() {
+                if self.in_ranges[group] {
+                    self.export_positions((group, *span), part.clone(), out)?;
+                }
             }
         }
         Ok(())
+    }
+
+    /// A range in the order of its bytes, as few parts as possible.
+    fn range_parts(&self, range: Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {
+        let groups = self.in_ranges.iter().filter(|is_in| **is_in).count();
+        let step = if groups > 1 { 1 } else { range.len().max(1) };
+        let end = range.end;
+        range
+            .step_by(step)
+            .map(move |start| start..end.min(start + step))
     }
 
     /// The tail of a sequence of `len` tokens.
@@ -381,7 +394,7 @@ impl DeviceStorage {
         self.check()
     }
 
-    /// Fills positions of a sequence's pages, by group, from exported bytes of the right length.
+    /// Fills positions of a sequence's pages from an exported range of the right length.
     pub fn import_range(
         &mut self,
         range: Range<usize>,
@@ -389,9 +402,11 @@ impl DeviceStorage {
         bytes: &[u8],
     ) -> Result<(), SessionError> {
         let mut bytes = bytes;
-        for (group, (first, slots)) in pages.iter().enumerate() {
-            if self.in_ranges[group] {
-                bytes = self.import_positions((group, *first, slots), range.clone(), bytes)?;
+        for part in self.range_parts(range) {
+            for (group, (first, slots)) in pages.iter().enumerate() {
+                if self.in_ranges[group] {
+                    bytes = self.import_positions((group, *first, slots), part.clone(), bytes)?;
+                }
             }
         }
         self.check()

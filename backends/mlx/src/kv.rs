@@ -8,19 +8,42 @@
 //! copy. A write happens in place if nothing else refers to the array, so batches are moved
 //! through a step, never cloned.
 
-use crate::array::{Array, Ops};
+use std::ops::Range;
+
+use crate::array::{Array, Ops, slice_axis};
 use crate::error::MlxError;
 
 /// Keys and values of one layer; empty before the first token and in layers without KV.
 #[derive(Clone, Default)]
-pub struct KvSlot(Option<Kv>);
+pub struct KvSlot {
+    /// The layer's group of equal reach.
+    group: usize,
+    kv: Option<Kv>,
+}
 
-/// Each [rows, heads, room, dim].
+/// Each [rows, heads, positions, dim].
 #[derive(Clone)]
 pub struct Kv {
-    pub keys: Array,
+    /// Position of the first token; those before it are freed.
+    first: usize,
+    keys: Array,
     /// `None`: values are a part of the keys.
-    pub values: Option<Array>,
+    values: Option<Array>,
+}
+
+/// The positions that the arrays of a batch have room for.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct KvRoom {
+    /// By group of layers, the first one.
+    pub firsts: Vec<usize>,
+    /// Up to this one.
+    pub end: usize,
+}
+
+impl KvRoom {
+    fn of_group(&self, group: usize) -> Range<usize> {
+        self.firsts[group]..self.end
+    }
 }
 
 /// A recurrent mixer's state after the last token. `None`: zeros.
@@ -33,6 +56,11 @@ pub struct Recurrent {
 }
 
 impl KvSlot {
+    /// Of a layer of this group.
+    pub fn new(group: usize, kv: Option<Kv>) -> Self {
+        Self { group, kv }
+    }
+
     /// Writes keys (and values) of [rows, heads, tokens, dim].
     pub fn append(
         &mut self,
@@ -41,41 +69,62 @@ impl KvSlot {
         keys: &Array,
         values: Option<&Array>,
     ) -> Result<(), MlxError> {
-        let (old_keys, old_values) = match self.0.take() {
-            Some(kv) => (Some(kv.keys), kv.values),
-            None => (None, None),
+        let (first, old_keys, old_values) = match self.kv.take() {
+            Some(kv) => (kv.first, Some(kv.keys), kv.values),
+            None => (at.first(self.group), None, None),
         };
-        let keys = at.write(ops, old_keys, keys)?;
-        let values = match values {
-            Some(values) => Some(at.write(ops, old_values, values)?),
-            None => None,
+        let write = |old: Option<Array>, new: &Array| {
+            let old = old.map(|array| (array, first));
+            at.write(ops, self.group, old, new)
         };
-        self.0 = Some(Kv { keys, values });
+        self.kv = Some(Kv {
+            first: at.first(self.group),
+            keys: write(old_keys, keys)?,
+            values: values.map(|values| write(old_values, values)).transpose()?,
+        });
         Ok(())
     }
 
     pub fn get(&self) -> Result<&Kv, MlxError> {
         let missing = || MlxError("a layer reads keys that do not exist".to_owned());
-        self.0.as_ref().ok_or_else(missing)
+        self.kv.as_ref().ok_or_else(missing)
     }
 
     pub fn arrays(&self) -> impl Iterator<Item = &Array> {
-        let kv = self.0.iter();
-        kv.flat_map(|kv| std::iter::once(&kv.keys).chain(&kv.values))
+        self.kv.iter().flat_map(Kv::arrays)
     }
 
-    /// Applies a function to each array.
-    pub fn map(
-        &self,
-        change: impl Fn(&Array) -> Result<Array, MlxError>,
-    ) -> Result<Self, MlxError> {
-        let Some(kv) = &self.0 else {
-            return Ok(Self(None));
+    /// Applies a function to each array, whose positions stay the same.
+    fn map(&self, change: impl Fn(&Array) -> Result<Array, MlxError>) -> Result<Self, MlxError> {
+        let change_kv = |kv: &Kv| kv.moved(kv.first, &change);
+        Ok(Self {
+            group: self.group,
+            kv: self.kv.as_ref().map(change_kv).transpose()?,
+        })
+    }
+
+    /// With room for these positions, of which those before `len` are kept.
+    fn fitted(&self, ops: &Ops, len: usize, room: &KvRoom) -> Result<Self, MlxError> {
+        let room = room.of_group(self.group);
+        let fit = |kv: &Kv| {
+            kv.moved(room.start, |array| {
+                regrow(ops, (array, kv.first), len, room.clone())
+            })
         };
-        Ok(Self(Some(Kv {
-            keys: change(&kv.keys)?,
-            values: kv.values.as_ref().map(change).transpose()?,
-        })))
+        Ok(Self {
+            group: self.group,
+            kv: self.kv.as_ref().map(fit).transpose()?,
+        })
+    }
+
+    /// Whether its arrays have exactly this room.
+    fn fits(&self, ops: &Ops, room: &KvRoom) -> bool {
+        let room = room.of_group(self.group);
+        self.kv.iter().all(|kv| {
+            let mut arrays = kv.arrays();
+            kv.first == room.start
+                && arrays.all(|array| array.dim(2) == positions(ops, room.len(), array.dim(3)))
+        })
     }
 
     /// Concatenates slots of one layer along the rows.
@@ -83,7 +132,7 @@ impl KvSlot {
         let join = |pick: fn(&Kv) -> Option<&Array>| {
             let arrays: Vec<&Array> = slots
                 .iter()
-                .filter_map(|slot| slot.0.as_ref().and_then(pick))
+                .filter_map(|slot| slot.kv.as_ref().and_then(pick))
                 .collect();
             if arrays.len() == slots.len() {
                 ops.concatenate(&arrays, 0).map(Some)
@@ -93,11 +142,67 @@ impl KvSlot {
         };
         let keys = join(|kv| Some(&kv.keys))?;
         let values = join(|kv| kv.values.as_ref())?;
-        Ok(Self(keys.map(|keys| Kv { keys, values })))
+        let one = slots.first();
+        let first = one
+            .and_then(|slot| slot.kv.as_ref())
+            .map_or(0, |kv| kv.first);
+        Ok(Self {
+            group: one.map_or(0, |slot| slot.group),
+            kv: keys.map(|keys| Kv {
+                first,
+                keys,
+                values,
+            }),
+        })
     }
 }
 
-/// Sequences' keys and values of all layers, in arrays of [rows, heads, room, dim].
+impl Kv {
+    /// From arrays whose first token is at position `first`.
+    pub fn new(first: usize, keys: Array, values: Option<Array>) -> Self {
+        Self {
+            first,
+            keys,
+            values,
+        }
+    }
+
+    /// Keys, then values unless they are a part of the keys.
+    fn arrays(&self) -> impl Iterator<Item = &Array> {
+        std::iter::once(&self.keys).chain(&self.values)
+    }
+
+    /// The keys at some positions.
+    pub fn keys_at(&self, ops: &Ops, positions: Range<usize>) -> Result<Array, MlxError> {
+        self.at(ops, &self.keys, positions)
+    }
+
+    /// The values at some positions.
+    pub fn values_at(&self, ops: &Ops, positions: Range<usize>) -> Result<Array, MlxError> {
+        let none = || MlxError("a layer has no cached values".to_owned());
+        self.at(ops, self.values.as_ref().ok_or_else(none)?, positions)
+    }
+
+    fn at(&self, ops: &Ops, array: &Array, positions: Range<usize>) -> Result<Array, MlxError> {
+        let freed = || MlxError("a layer reads keys that are freed".to_owned());
+        let start = positions.start.checked_sub(self.first).ok_or_else(freed)?;
+        slice_axis(ops, array, 2, start..start + positions.len())
+    }
+
+    fn moved(
+        &self,
+        first: usize,
+        change: impl Fn(&Array) -> Result<Array, MlxError>,
+    ) -> Result<Self, MlxError> {
+        Ok(Self {
+            first,
+            keys: change(&self.keys)?,
+            values: self.values.as_ref().map(&change).transpose()?,
+        })
+    }
+}
+
+/// Sequences' keys and values of all layers, in arrays of [rows, heads, positions, dim].
 #[derive(Clone, Default)]
 pub struct KvBatch {
     pub rows: usize,
@@ -106,10 +211,12 @@ pub struct KvBatch {
 }
 
 impl KvBatch {
-    pub fn empty(rows: usize, layers: usize) -> Self {
+    /// `groups`: that of each layer.
+    pub fn empty(rows: usize, groups: &[usize]) -> Self {
+        let layers = groups.iter().map(|group| KvSlot::new(*group, None));
         Self {
             rows,
-            layers: vec![KvSlot::default(); layers],
+            layers: layers.collect(),
         }
     }
 
@@ -130,9 +237,13 @@ impl KvBatch {
         self.map(self.rows, |array| ops.contiguous(array))
     }
 
-    /// With room for `capacity` tokens, of which the first `len` are kept.
-    fn fitted(&self, ops: &Ops, len: usize, capacity: usize) -> Result<Self, MlxError> {
-        self.map(self.rows, |array| regrow(ops, array, len, capacity))
+    /// With room for these positions, of which those before `len` are kept.
+    fn fitted(&self, ops: &Ops, len: usize, room: &KvRoom) -> Result<Self, MlxError> {
+        let layers = self.layers.iter().map(|slot| slot.fitted(ops, len, room));
+        Ok(Self {
+            rows: self.rows,
+            layers: layers.collect::<Result<_, _>>()?,
+        })
     }
 
     fn map(
@@ -147,17 +258,16 @@ impl KvBatch {
         })
     }
 
-    /// Whether its arrays have the size for `capacity` tokens.
-    pub fn fits(&self, ops: &Ops, capacity: usize) -> bool {
-        let mut arrays = self.arrays();
-        arrays.all(|array| array.dim(2) == positions(ops, capacity, array.dim(3)))
+    /// Whether its arrays have exactly this room.
+    pub fn fits(&self, ops: &Ops, room: &KvRoom) -> bool {
+        self.layers.iter().all(|slot| slot.fits(ops, room))
     }
 
-    /// Sequences of the given lengths together, all with room for `capacity` tokens.
-    pub fn join(ops: &Ops, members: &[(Self, usize)], capacity: usize) -> Result<Self, MlxError> {
+    /// Sequences of the given lengths together, all with the same room.
+    pub fn join(ops: &Ops, members: &[(Self, usize)], room: &KvRoom) -> Result<Self, MlxError> {
         let members = members
             .iter()
-            .map(|(kv_batch, len)| kv_batch.fitted(ops, *len, capacity));
+            .map(|(kv_batch, len)| kv_batch.fitted(ops, *len, room));
         let members = members.collect::<Result<Vec<Self>, _>>()?;
         let layers = members.first().map_or(0, |kv_batch| kv_batch.layers.len());
         let layers = (0..layers).map(|layer| {
@@ -195,17 +305,27 @@ fn positions(ops: &Ops, capacity: usize, dim: i32) -> i32 {
     (capacity + extra) as i32
 }
 
-/// The first `len` tokens in an array with room for `capacity`.
-pub fn regrow(ops: &Ops, old: &Array, len: usize, capacity: usize) -> Result<Array, MlxError> {
+/// The tokens before position `len` in an array with this room. The old array begins at position
+/// `first`, no later than the room.
+pub fn regrow(
+    ops: &Ops,
+    (old, first): (&Array, usize),
+    len: usize,
+    room: Range<usize>,
+) -> Result<Array, MlxError> {
     let (rows, heads, dim) = (old.dim(0), old.dim(1), old.dim(3));
-    let (len, positions) = (len as i32, positions(ops, capacity, dim));
-    if old.dim(2) == positions {
+    let positions = positions(ops, room.len(), dim);
+    if first == room.start && old.dim(2) == positions {
         return Ok(old.clone());
     }
-    let room = ops.full(&[rows, heads, positions, dim], 0.0, old.dtype())?;
-    let kept_dims = [rows, heads, len, dim];
-    let kept = ops.slice(old, &[0; 4], &kept_dims)?;
-    ops.slice_update(&room, &kept, &[0; 4], &kept_dims)
+    let new = ops.full(&[rows, heads, positions, dim], 0.0, old.dtype())?;
+    let kept = len.saturating_sub(room.start);
+    if kept == 0 {
+        return Ok(new);
+    }
+    let start = room.start - first;
+    let kept_keys = slice_axis(ops, old, 2, start..start + kept)?;
+    ops.slice_update(&new, &kept_keys, &[0; 4], &[rows, heads, kept as i32, dim])
 }
 
 impl Recurrent {
@@ -225,43 +345,76 @@ impl Recurrent {
 
 /// Where the new tokens of a batch's rows are written.
 pub enum WritePositions {
-    /// After the first `start` tokens of every row, in arrays with room for `capacity`.
-    Aligned { start: usize, capacity: usize },
-    /// One token of each row at the row's position: row numbers and positions, int32.
-    PerRow { rows: Array, positions: Array },
+    /// After the first `start` tokens of every row.
+    Aligned { start: usize, room: KvRoom },
+    /// One token of each row at the row's place in arrays that have the room: row numbers, and
+    /// indices by group of layers, int32.
+    PerRow {
+        rows: Array,
+        indices: Vec<Array>,
+        room: KvRoom,
+    },
 }
 
 impl WritePositions {
-    fn write(&self, ops: &Ops, old: Option<Array>, new: &Array) -> Result<Array, MlxError> {
+    /// Only rows of one token each may have different lengths.
+    pub fn new(ops: &Ops, starts: &[usize], room: KvRoom) -> Result<Self, MlxError> {
+        if starts.iter().all(|start| *start == starts[0]) {
+            return Ok(Self::Aligned {
+                start: starts[0],
+                room,
+            });
+        }
+        let upload = |numbers: Vec<i32>| ops.upload_i32(&numbers, &[numbers.len() as i32]);
+        let indices = room.firsts.iter().map(|first| {
+            let indices = starts.iter().map(|start| (start - first) as i32);
+            upload(indices.collect())
+        });
+        Ok(Self::PerRow {
+            rows: upload((0..starts.len() as i32).collect())?,
+            indices: indices.collect::<Result<_, _>>()?,
+            room,
+        })
+    }
+
+    /// Position of the first token in a group's arrays.
+    fn first(&self, group: usize) -> usize {
+        let (Self::Aligned { room, .. } | Self::PerRow { room, .. }) = self;
+        room.firsts[group]
+    }
+
+    /// `old`: an array and the position of its first token.
+    fn write(
+        &self,
+        ops: &Ops,
+        group: usize,
+        old: Option<(Array, usize)>,
+        new: &Array,
+    ) -> Result<Array, MlxError> {
         match self {
-            Self::Aligned { start, capacity } => {
-                let room = match old {
-                    Some(old) => regrow(ops, &old, *start, *capacity)?,
+            Self::Aligned { start, room } => {
+                let room = room.of_group(group);
+                let at = (start - room.start) as i32;
+                let array = match old {
+                    Some((old, first)) => regrow(ops, (&old, first), *start, room)?,
                     None => {
-                        let positions = positions(ops, *capacity, new.dim(3));
+                        let positions = positions(ops, room.len(), new.dim(3));
                         let dims = [new.dim(0), new.dim(1), positions, new.dim(3)];
                         ops.full(&dims, 0.0, new.dtype())?
                     }
                 };
-                let start = *start as i32;
-                let stop = [new.dim(0), new.dim(1), start + new.dim(2), new.dim(3)];
-                ops.slice_update(&room, new, &[0, 0, start, 0], &stop)
+                let stop = [new.dim(0), new.dim(1), at + new.dim(2), new.dim(3)];
+                ops.slice_update(&array, new, &[0, 0, at, 0], &stop)
             }
-            Self::PerRow { rows, positions } => match old {
-                Some(old) => {
+            Self::PerRow { rows, indices, .. } => match old {
+                Some((old, _)) => {
                     let dims = [new.dim(0), 1, new.dim(1), 1, new.dim(3)];
-                    ops.put_tokens(&old, rows, positions, &ops.reshape(new, &dims)?)
+                    ops.put_tokens(&old, rows, &indices[group], &ops.reshape(new, &dims)?)
                 }
                 None => Err(MlxError(
                     "rows without keys have different lengths".to_owned(),
                 )),
             },
         }
-    }
-}
-
-impl From<Kv> for KvSlot {
-    fn from(kv: Kv) -> Self {
-        Self(Some(kv))
     }
 }

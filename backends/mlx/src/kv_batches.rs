@@ -53,12 +53,12 @@ mod tests {
     #[test]
     fn batch_is_freed_with_its_last_reference() {
         let mut batches = KvBatches::default();
-        let id = batches.insert(KvBatch::empty(2, 1), 2);
+        let id = batches.insert(KvBatch::empty(2, &[0]), 2);
         batches.retain(id);
         assert_eq!(batches.release(id, 2).map(|batch| batch.rows), Some(2));
         assert!(batches.get(id).is_some(), "the fork still refers to it");
         assert!(batches.release(id, 1).is_some() && batches.get(id).is_none());
         assert!(batches.release(id, 1).is_none());
-        assert_ne!(batches.insert(KvBatch::empty(1, 1), 1), id);
+        assert_ne!(batches.insert(KvBatch::empty(1, &[0]), 1), id);
     }
 }

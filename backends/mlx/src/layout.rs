@@ -1,12 +1,15 @@
 //! The storage of a sequence, layer by layer.
 
-use loquat_spec::{KvSource, Mixer, ModelSpec};
+use loquat_session::{KvGroup, KvGroups, LayerGroups};
+use loquat_spec::{KvSource, Mixer, ModelSpec, Reach};
 
 use crate::array::Type;
 
 /// The storage of each layer, in the spec's order.
 pub struct Layout {
     pub layers: Vec<LayerLayout>,
+    /// Layers of equal reach.
+    pub groups: LayerGroups,
 }
 
 #[derive(Clone, Default)]
@@ -72,14 +75,25 @@ impl Layout {
                 }
             }
         }
-        Self { layers }
+        Self {
+            layers,
+            groups: LayerGroups::new(spec),
+        }
     }
 
-    /// Bytes of one token's keys and values.
-    pub fn token_bytes(&self, dtype: Type) -> usize {
-        let shapes = self.layers.iter().filter_map(|layer| layer.kv);
-        let values = shapes.map(|kv| kv.heads * (kv.key_dim + kv.value_dim));
-        values.sum::<usize>() * dtype.bytes()
+    /// The groups of layers, with the reach that pages of `page` tokens keep.
+    pub fn kv_groups(&self, dtype: Type, page: usize) -> KvGroups {
+        let groups = self.groups.with_bytes(|group| {
+            let layers = self.layers.iter().enumerate();
+            let own = layers.filter(|(layer, _)| self.groups.of_layer(*layer) == group);
+            let values = own.filter_map(|(_, layer)| layer.kv.map(KvShape::values));
+            (values.sum::<usize>() * dtype.bytes()) as u64
+        });
+        let groups = groups.iter().map(|group| KvGroup {
+            reach: paged_reach(group.reach, page),
+            ..*group
+        });
+        KvGroups::new(&groups.collect::<Vec<_>>())
     }
 
     /// Bytes of one recurrent state; 0 without recurrent layers.
@@ -89,9 +103,56 @@ impl Layout {
     }
 }
 
+impl KvShape {
+    /// Values of a token.
+    fn values(self) -> usize {
+        self.heads * (self.key_dim + self.value_dim)
+    }
+}
+
+/// The shortest reach that includes this one and with which a growing sequence frees a page
+/// exactly when it acquires one: its arrays are then copied once, and sequences whose arrays end at
+/// the same position have arrays that begin at the same positions.
+fn paged_reach(reach: Reach, page: usize) -> Reach {
+    match reach {
+        Reach::Chunk(chunk) if chunk.is_multiple_of(page) => reach,
+        Reach::Window(span) | Reach::Chunk(span) => {
+            let pages = span.saturating_sub(1).div_ceil(page);
+            Reach::Window(pages.saturating_mul(page).saturating_add(1))
+        }
+        Reach::All => Reach::All,
+    }
+}
+
 impl StateShape {
     fn bytes(&self, dtype: Type) -> usize {
         let memory = self.memory.map_or(0, |dims| dims.iter().product());
         self.conv[0] * self.conv[1] * dtype.bytes() + memory * Type::F32.bytes()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pages_are_freed_when_pages_are_acquired() {
+        const PAGE: usize = 8;
+        let reaches = [1, 2, 7, 8, 9, 16, 20].into_iter();
+        for reach in reaches.flat_map(|span| [Reach::Window(span), Reach::Chunk(span)]) {
+            let group = KvGroup {
+                reach: paged_reach(reach, PAGE),
+                bytes_per_token: 1,
+            };
+            for len in 0..100 {
+                assert!(group.reach.first_seen(len) <= reach.first_seen(len));
+                let same_page = len - len % PAGE;
+                assert_eq!(
+                    group.first_page(len, PAGE),
+                    group.first_page(same_page, PAGE),
+                    "{reach:?} at {len}"
+                );
+            }
+        }
     }
 }

@@ -42,7 +42,7 @@ use loquat_session::limits::{Limits, MediaSizes, Sizes};
 use loquat_session::sequences::SequenceLimits;
 use loquat_session::transfer::fingerprint;
 use loquat_session::{
-    Backend, BackendTraits, KvGroups, ModelSource, OpenError, Plan, Probe, Session, SessionOptions,
+    Backend, BackendTraits, ModelSource, OpenError, Plan, Probe, Session, SessionOptions,
 };
 use loquat_spec::{MediaAttention, Role};
 
@@ -63,11 +63,18 @@ const REMEDY: &str = "Run `cargo xtask mlx` to fetch MLX and build with `--featu
 
 /// The backend on MLX's best device: a GPU, or else its CPU.
 pub struct MlxBackend {
-    _private: (),
+    /// Tokens of a KV page.
+    page: usize,
 }
 
 impl MlxBackend {
-    pub const AUTO: Self = Self { _private: () };
+    pub const AUTO: Self = Self { page: PAGE };
+
+    /// The same with KV pages of so many tokens, for tests: smaller ones are freed earlier behind
+    /// short windows, and copied more often.
+    pub const fn with_page(page: usize) -> Self {
+        Self { page }
+    }
 
     fn device(&self) -> Result<MlxDevice, OpenError> {
         let api = library::api().map_err(|error| unavailable(self.name(), &error))?;
@@ -125,8 +132,9 @@ impl MlxBackend {
             .map(|(_, vector)| vector.len() * dtype.bytes());
         let weight_bytes =
             matrices.iter().map(|note| note.bytes).sum::<u64>() + vectors.sum::<usize>() as u64;
+        let kv_groups = layout.kv_groups(dtype, self.page);
         let extra_positions = (options.max_sequences as u64)
-            .saturating_mul((kv::EXTRA_POSITIONS * layout.token_bytes(dtype)) as u64);
+            .saturating_mul(kv::EXTRA_POSITIONS as u64 * kv_groups.bytes_per_token());
         let context = options.context.unwrap_or(spec.max_context);
         let step_tokens = media.step_tokens(options.max_step_tokens, context);
         let buffers = model::buffer_bytes(spec, step_tokens, dtype).saturating_add(
@@ -136,9 +144,8 @@ impl MlxBackend {
         );
         let sizes = Sizes {
             device_bytes: Some(device.memory_bytes()),
-            // Arrays keep all positions, also those behind windows.
-            kv_groups: KvGroups::uniform(layout.token_bytes(dtype) as u64),
-            granularity: PAGE,
+            kv_groups,
+            granularity: self.page,
             state_bytes: layout.state_bytes(dtype) as u64,
             weight_bytes,
             mapped_bytes: 0,
@@ -224,7 +231,7 @@ impl Draft {
         let model = Model::load(loader, &source.spec, runs_tower, progress)?;
         // Buffers of the upload.
         share.clear_cache();
-        let storage = ArrayStorage::new(source.spec.layers.len());
+        let storage = ArrayStorage::new(&self.layout);
         let sequences = MlxSequences::new(storage, SequenceLimits::from(&self.limits));
         Ok(Box::new(MlxSession {
             fingerprint: fingerprint(source, self.dtype.name()),

@@ -9,7 +9,7 @@ use crate::adapted::StepAdapters;
 use crate::array::{Array, Binary, Ops, Reduce, Type};
 use crate::draw;
 use crate::error::MlxError;
-use crate::kv::{KvBatch, Recurrent};
+use crate::kv::{KvBatch, KvRoom, Recurrent};
 use crate::media::{RowMedia, StepMedia};
 use crate::model::Model;
 use crate::places::{RopePlaces, RowPlaces};
@@ -42,7 +42,7 @@ pub struct PassRow {
 /// Rows whose keys and values are in the same arrays, in the batch's order.
 pub struct PassKvBatch {
     pub rows: Vec<usize>,
-    pub capacity: usize,
+    pub room: KvRoom,
     pub kv_batch: KvBatch,
 }
 
@@ -209,7 +209,7 @@ fn batch_states(
             kv,
             members,
             &starts,
-            kv_batch.capacity,
+            kv_batch.room.clone(),
         )?);
         first += run.len();
     }

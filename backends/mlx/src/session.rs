@@ -17,14 +17,14 @@ use crate::adapter::LoadedAdapter;
 use crate::ahead::StepAhead;
 use crate::array::{Array, Ops};
 use crate::error::MlxError;
-use crate::kv::Recurrent;
+use crate::kv::{KvRoom, Recurrent};
 use crate::layout::Layout;
 use crate::media::{self, MediaFeatures, RowMedia};
 use crate::memory::MemoryShare;
 use crate::model::Model;
 use crate::pass::{self, NO_TOKEN, Outputs, PassKvBatch, PassRow, Tokens};
 use crate::storage::{self, ComputedStates, MlxSequences};
-use crate::transfer;
+use crate::transfer::Exports;
 
 pub struct MlxSession {
     pub ops: Ops,
@@ -207,21 +207,21 @@ impl MlxSession {
         Ok((outputs, states.collect()))
     }
 
-    /// Rows of one token join those with equally much room, if there is memory to copy them; other
+    /// Rows of one token join those with the same room, if there is memory to copy them; other
     /// rows get separate batches.
     fn form_kv_batches(&mut self, accepted: &[AcceptedRow]) -> Result<Vec<PassKvBatch>, MlxError> {
-        let mut together: Vec<(usize, Vec<usize>)> = Vec::new();
+        let mut together: Vec<(KvRoom, Vec<usize>)> = Vec::new();
         let mut formed = Vec::new();
         for index in self.by_adapters(accepted) {
             let grant = accepted[index].grant;
-            let capacity = grant.capacity;
+            let room = storage::room(&self.sequences, grant);
             if grant.tokens > 1 || grant.start == 0 {
-                formed.push((capacity, vec![index]));
+                formed.push((room, vec![index]));
                 continue;
             }
-            match together.iter_mut().find(|(room, _)| *room == capacity) {
+            match together.iter_mut().find(|(other, _)| *other == room) {
                 Some((_, rows)) => rows.push(index),
-                None => together.push((capacity, vec![index])),
+                None => together.push((room, vec![index])),
             }
         }
         let ids_of = |rows: &[usize]| -> Vec<SequenceId> {
@@ -229,19 +229,19 @@ impl MlxSession {
                 .map(|row| accepted[*row].grant.sequence)
                 .collect()
         };
-        for (capacity, rows) in together {
-            if storage::may_join(&self.sequences, &ids_of(&rows), capacity) {
-                formed.push((capacity, rows))
+        for (room, rows) in together {
+            if storage::may_join(&self.sequences, &ids_of(&rows)) {
+                formed.push((room, rows))
             } else {
-                formed.extend(rows.into_iter().map(|row| (capacity, vec![row])))
+                formed.extend(rows.into_iter().map(|row| (room.clone(), vec![row])))
             }
         }
-        let kv_batches = formed.into_iter().map(|(capacity, rows)| {
+        let kv_batches = formed.into_iter().map(|(room, rows)| {
             let ids = ids_of(&rows);
-            let kv_batch = storage::take_batch(&mut self.sequences, &self.ops, &ids, capacity)?;
+            let kv_batch = storage::take_batch(&mut self.sequences, &self.ops, &ids, &room)?;
             Ok(PassKvBatch {
                 rows,
-                capacity,
+                room,
                 kv_batch,
             })
         });
@@ -465,27 +465,29 @@ impl Session for MlxSession {
     fn export(&self, sequence: SequenceId) -> Result<Vec<u8>, SessionError> {
         let contents = storage::contents(&self.sequences, sequence)?;
         let len = contents.len;
-        let size = self.layout.export_len(len, self.model.dtype).unwrap_or(0);
+        let exports = Exports::new(&self.layout, self.model.dtype, &self.memory);
+        let size = exports.len(len).unwrap_or(0);
         let header = self.sequences.header(sequence)?;
         let mut envelope = Envelope::new(self.fingerprint, &header, size);
-        transfer::export(&self.ops, &self.layout, &contents, envelope.contents())?;
+        exports.write(&self.ops, &contents, envelope.contents())?;
         Ok(envelope.seal())
     }
 
     fn import(&mut self, bytes: &[u8]) -> Result<SequenceId, SessionError> {
-        let dtype = self.model.dtype;
+        let exports = Exports::new(&self.layout, self.model.dtype, &self.memory);
         let Unsealed { header, contents } = unseal(
             bytes,
             self.fingerprint,
             self.capabilities.max_context,
-            |len| self.layout.export_len(len, dtype),
+            |len| exports.len(len),
         )?;
         self.drop_ahead();
-        let (ops, layout) = (&self.ops, &self.layout);
+        let exports = Exports::new(&self.layout, self.model.dtype, &self.memory);
+        let ops = &self.ops;
         let len = header.len;
         self.sequences.import(header, |sequences, grant| {
-            let read = transfer::import(ops, layout, dtype, (len, grant.capacity), contents);
-            let (kv_batch, after) = read?;
+            let room = storage::room(sequences, grant);
+            let (kv_batch, after) = exports.read(ops, (len, &room), contents)?;
             storage::put_batch(sequences, &[grant.sequence], kv_batch);
             storage::store_states(
                 sequences,

@@ -10,7 +10,7 @@ use loquat_spec::{MediaAttention, Reach, Temperature};
 use crate::adapted::StepAdapters;
 use crate::array::{Array, Binary, Ops, Type};
 use crate::error::MlxError;
-use crate::kv::{KvBatch, Recurrent, WritePositions};
+use crate::kv::{KvBatch, KvRoom, Recurrent, WritePositions};
 use crate::media::StepMedia;
 use crate::norm::{Rope, SectionedRope};
 use crate::places::RowPlaces;
@@ -89,27 +89,12 @@ impl KvBatchState {
         kv_batch: KvBatch,
         rows: Range<usize>,
         starts: &[usize],
-        capacity: usize,
+        room: KvRoom,
     ) -> Result<Self, MlxError> {
-        let aligned = starts.iter().all(|start| *start == starts[0]);
-        let positions = if aligned {
-            WritePositions::Aligned {
-                start: starts[0],
-                capacity,
-            }
-        } else {
-            let count = starts.len() as i32;
-            let numbers: Vec<i32> = (0..count).collect();
-            let starts: Vec<i32> = starts.iter().map(|start| *start as i32).collect();
-            WritePositions::PerRow {
-                rows: ops.upload_i32(&numbers, &[count])?,
-                positions: ops.upload_i32(&starts, &[count])?,
-            }
-        };
         Ok(Self {
             kv_batch,
             rows,
-            positions,
+            positions: WritePositions::new(ops, starts, room)?,
         })
     }
 
@@ -323,27 +308,31 @@ impl<'a> Step<'a> {
         Ok(query_scale)
     }
 
-    /// Which of the first `keys` positions each row of a batch attends to with its one token, as
-    /// booleans of [rows, 1, 1, keys]. Cached for all layers.
+    /// The positions that a batch's rows attend to with one token each, and which of them each row
+    /// does, as booleans of [rows, 1, 1, positions]. Cached for all layers.
     pub fn kv_batch_mask(
         &mut self,
         kv_batch: usize,
-        keys: usize,
         reach: Reach,
-    ) -> Result<Array, MlxError> {
-        let mut known = self.kv_batch_masks.iter();
-        let same = known.find(|(of, seen, _)| *of == kv_batch && *seen == reach);
-        if let Some((_, _, mask)) = same {
-            return Ok(mask.clone());
-        }
+    ) -> Result<(Range<usize>, Array), MlxError> {
         let rows = &self.rows[self.kv_batches[kv_batch].rows.clone()];
+        let starts = || rows.iter().map(|row| row.start);
+        let first = starts().map(|own| reach.first_seen(own)).min();
+        let seen = first.unwrap_or(0)..starts().max().map_or(0, |last| last + 1);
+        let mut known = self.kv_batch_masks.iter();
+        let same = known.find(|(of, by, _)| *of == kv_batch && *by == reach);
+        if let Some((_, _, mask)) = same {
+            return Ok((seen, mask.clone()));
+        }
         let count = rows.len() as i32;
         let per_row = |position: &dyn Fn(usize) -> usize| {
             let positions = rows.iter().map(|row| position(row.start) as i32);
             let positions: Vec<i32> = positions.collect();
             self.ops.upload_i32(&positions, &[count, 1, 1, 1])
         };
-        let all = self.ops.arange(0, keys as i32, Type::I32)?;
+        let all = self
+            .ops
+            .arange(seen.start as i32, seen.end as i32, Type::I32)?;
         let mut mask = self
             .ops
             .binary(Binary::GreaterEqual, &per_row(&|own| own)?, &all)?;
@@ -353,7 +342,7 @@ impl<'a> Step<'a> {
             mask = self.ops.binary(Binary::And, &mask, &in_reach)?;
         }
         self.kv_batch_masks.push((kv_batch, reach, mask.clone()));
-        Ok(mask)
+        Ok((seen, mask))
     }
 
     /// Which keys each query attends to, as booleans of [queries, keys], for queries that are the

@@ -7,8 +7,9 @@ use loquat_session::{MediaId, SequenceId, SessionError};
 
 use crate::array::{Array, Ops};
 use crate::error::MlxError;
-use crate::kv::{KvBatch, Recurrent};
+use crate::kv::{KvBatch, KvRoom, Recurrent};
 use crate::kv_batches::{KvBatchId, KvBatches};
+use crate::layout::Layout;
 use crate::media::MediaFeatures;
 
 /// Tokens of a page. Growing copies a sequence's keys, and MLX's fastest attention on CUDA needs
@@ -18,8 +19,10 @@ pub const PAGE: usize = 256;
 pub type MlxSequences = Sequences<ArrayStorage>;
 
 pub struct ArrayStorage {
-    /// Of the model.
-    layers: usize,
+    /// The group of equal reach of each of the model's layers.
+    layer_groups: Vec<usize>,
+    /// How many groups there are.
+    groups: usize,
     batches: KvBatches,
     /// By slot.
     states: Vec<StateArrays>,
@@ -93,9 +96,11 @@ impl SequenceStorage for ArrayStorage {
 }
 
 impl ArrayStorage {
-    pub fn new(layers: usize) -> Self {
+    pub fn new(layout: &Layout) -> Self {
+        let layers = 0..layout.layers.len();
         Self {
-            layers,
+            layer_groups: layers.map(|layer| layout.groups.of_layer(layer)).collect(),
+            groups: layout.groups.count(),
             batches: KvBatches::default(),
             states: Vec::new(),
             media: HashMap::new(),
@@ -137,27 +142,40 @@ pub fn recurrent_state(
     let storage = sequences.storage();
     Ok(match sequences.state(id)? {
         Some(state) => storage.states[state.index()].layers.clone(),
-        None => vec![Recurrent::default(); storage.layers],
+        None => vec![Recurrent::default(); storage.layer_groups.len()],
     })
 }
 
-/// Whether sequences may share a batch with room for `capacity` tokens each: they do already, or
-/// their copies fit into free pages.
-pub fn may_join(sequences: &MlxSequences, ids: &[SequenceId], capacity: usize) -> bool {
+/// What an accepted row's arrays have room for: its sequence's pages.
+pub fn room(sequences: &MlxSequences, grant: &RowGrant) -> KvRoom {
+    let first = |group| {
+        let pages = sequences.pages(grant.sequence, group);
+        pages.map_or(0, |pages| pages.first * sequences.granularity())
+    };
+    KvRoom {
+        firsts: (0..sequences.storage().groups).map(first).collect(),
+        end: grant.capacity,
+    }
+}
+
+/// Whether accepted sequences may share a batch: they do already, or copies of what they hold fit
+/// into free pages.
+pub fn may_join(sequences: &MlxSequences, ids: &[SequenceId]) -> bool {
     let rows = ids.iter().filter_map(|id| sequences.stored(*id).ok());
     let rows: Vec<Option<BatchRow>> = rows.copied().collect();
     sequences.storage().whole_batch(&rows).is_some()
-        || ids.len() * capacity <= sequences.available_tokens()
+        || sequences
+            .held(ids)
+            .is_ok_and(|held| held.kv_tokens <= sequences.available_tokens())
 }
 
-/// Takes the keys and values of sequences that step together, with room for `capacity` tokens
-/// each. MLX writes in place only what nothing else refers to, so they leave the sequences until
+/// Takes the keys and values of sequences that step together, all with the same room. MLX writes in place only what nothing else refers to, so they leave the sequences until
 /// [`put_batch`].
 pub fn take_batch(
     sequences: &mut MlxSequences,
     ops: &Ops,
     ids: &[SequenceId],
-    capacity: usize,
+    room: &KvRoom,
 ) -> Result<KvBatch, MlxError> {
     let mut rows = Vec::with_capacity(ids.len());
     let mut lens = Vec::with_capacity(ids.len());
@@ -168,7 +186,7 @@ pub fn take_batch(
     let storage = sequences.storage_mut();
     let whole = storage.whole_batch(&rows).filter(|id| {
         let batch = storage.batches.get(*id);
-        rows.len() == 1 || batch.is_some_and(|batch| batch.fits(ops, capacity))
+        rows.len() == 1 || batch.is_some_and(|batch| batch.fits(ops, room))
     });
     if let Some(batch) = whole.and_then(|id| storage.batches.release(id, rows.len())) {
         return Ok(batch);
@@ -178,14 +196,14 @@ pub fn take_batch(
         let left = row.and_then(|own| Some((storage.batches.release(own.batch, 1)?, own.row)));
         let own = match left {
             Some((batch, row)) => batch.row(ops, row)?,
-            None => KvBatch::empty(1, storage.layers),
+            None => KvBatch::empty(1, &storage.layer_groups),
         };
         members.push((own, len));
     }
     match members.len() {
         // It grows when it is written.
         1 => Ok(members.remove(0).0),
-        _ => KvBatch::join(ops, &members, capacity),
+        _ => KvBatch::join(ops, &members, room),
     }
 }
 

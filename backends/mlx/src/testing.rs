@@ -6,7 +6,7 @@ use loquat_spec::{Config, Kind, Role, families};
 use loquat_weights::{Blob, Dtype, RawTensor, Weights, bind};
 
 use crate::array::{Array, DeviceKind, Ops, Type};
-use crate::kv::{KvBatch, Recurrent};
+use crate::kv::{KvBatch, KvRoom, Recurrent};
 use crate::library;
 use crate::places::RowPlaces;
 use crate::step::{Group, GroupRope, KvBatchState, RowState, Step};
@@ -101,7 +101,7 @@ pub fn two_sequences(
         places: RowPlaces::text(0),
         recurrent: vec![Recurrent::default(); layers],
     });
-    let mut kv_batches = vec![KvBatch::empty(1, layers); 2];
+    let mut kv_batches = vec![KvBatch::empty(1, &vec![0; layers]); 2];
     let mut passed = [10, 7].map(|tokens| Passed {
         inputs: noise(tokens * width, tokens as u32),
         outputs: Vec::new(),
@@ -116,7 +116,7 @@ pub fn two_sequences(
         if number == JOINED_PIECE {
             let lens = rows.iter().map(|row| row.start);
             let members: Vec<(KvBatch, usize)> = kv_batches.drain(..).zip(lens).collect();
-            kv_batches.push(KvBatch::join(ops, &members, 12).unwrap());
+            kv_batches.push(KvBatch::join(ops, &members, &room(12)).unwrap());
         }
         let mut states = kv_batch_states(ops, std::mem::take(&mut kv_batches), &rows, piece);
         let groups = groups(ops, &rows, piece, &states);
@@ -134,6 +134,14 @@ pub fn two_sequences(
     passed
 }
 
+/// For the first positions, in one group of layers.
+fn room(end: usize) -> KvRoom {
+    KvRoom {
+        firsts: vec![0],
+        end,
+    }
+}
+
 /// The batches with their rows; capacity grows occasionally.
 fn kv_batch_states(
     ops: &Ops,
@@ -147,7 +155,7 @@ fn kv_batch_states(
         first = members.end;
         let starts: Vec<usize> = rows[members.clone()].iter().map(|row| row.start).collect();
         let capacity = (starts[0] + piece[members.start]).next_multiple_of(4);
-        KvBatchState::new(ops, kv_batch, members, &starts, capacity).unwrap()
+        KvBatchState::new(ops, kv_batch, members, &starts, room(capacity)).unwrap()
     });
     states.collect()
 }

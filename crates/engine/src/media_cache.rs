@@ -8,6 +8,7 @@
 
 use std::collections::BTreeMap;
 
+use loquat_kvdisk::{MediaRun, PrefixContent};
 use loquat_session::{MediaHandle, Session, SessionError};
 
 use crate::media::{MediaContent, MediaHash};
@@ -20,6 +21,8 @@ const MAX_ENTRIES: usize = 1 << 16;
 /// What is known of contents by their hash.
 pub(crate) struct MediaCache {
     entries: BTreeMap<MediaHash, Entry>,
+    /// By the key of their first position.
+    contents: BTreeMap<u32, MediaHash>,
     next_key: u32,
     /// For least-recently-used order.
     uses: u64,
@@ -42,6 +45,7 @@ impl MediaCache {
     pub fn new() -> Self {
         Self {
             entries: BTreeMap::new(),
+            contents: BTreeMap::new(),
             next_key: FIRST_KEY,
             uses: 0,
             encoded: 0,
@@ -72,7 +76,39 @@ impl MediaCache {
             last_used: uses,
         };
         self.entries.insert(*content.hash(), entry);
+        self.contents.insert(first_key, *content.hash());
         Some(first_key)
+    }
+
+    /// What a prefix shows, up to the first content that is not remembered.
+    pub fn content_of(&self, prefix: &[u32]) -> PrefixContent {
+        let mut media: Vec<MediaRun> = Vec::new();
+        let mut len = 0;
+        while let Some(token) = prefix.get(len) {
+            if *token < FIRST_KEY {
+                len += 1;
+                continue;
+            }
+            let Some((first_key, content)) = self.contents.range(..=token).next_back() else {
+                break;
+            };
+            let positions = self.entries.get(content).map_or(0, |entry| entry.positions);
+            let offset = (token - first_key) as usize;
+            let rest = prefix[len..].iter().zip(*token..);
+            let run = rest.take_while(|(own, key)| own == &key).count();
+            let run = run.min(positions.saturating_sub(offset));
+            if run == 0 {
+                break;
+            }
+            media.push(MediaRun {
+                at: len,
+                len: run,
+                content: *content,
+                offset,
+            });
+            len += run;
+        }
+        PrefixContent::new(prefix[..len].to_vec(), media)
     }
 
     /// Adds a reader, for which `capacity` positions of all media with readers must have room.
@@ -163,8 +199,10 @@ impl MediaCache {
         let unused = self.entries.iter();
         let unused = unused.filter(|(_, entry)| entry.readers == 0 && entry.handle.is_none());
         let oldest = unused.min_by_key(|(_, entry)| entry.last_used);
-        if let Some(hash) = oldest.map(|(hash, _)| *hash) {
-            self.entries.remove(&hash);
+        if let Some(hash) = oldest.map(|(hash, _)| *hash)
+            && let Some(forgotten) = self.entries.remove(&hash)
+        {
+            self.contents.remove(&forgotten.first_key);
         }
     }
 }

@@ -7,7 +7,7 @@
 use std::io;
 
 use crate::BlockKey;
-use crate::checksum::checksum;
+use crate::checksum::{Checksum, checksum};
 
 const MAGIC: [u8; 8] = *b"LOQBLK\0\x01";
 /// Magic, model, tokens, length, speed, key; the checksum follows.
@@ -25,9 +25,30 @@ pub struct BlockHeader {
     pub prompt_speed: u64,
 }
 
+/// A header whose checksum is being computed.
+pub struct HeaderEncoding {
+    header: [u8; HEADER],
+    contents: Checksum,
+}
+
+impl HeaderEncoding {
+    /// Adds a piece of the contents, as long as a multiple of [`GROUP`](crate::checksum::GROUP) unless
+    /// it is the last one.
+    pub fn add(&mut self, piece: &[u8]) {
+        self.contents.add(piece);
+    }
+
+    /// With the checksum of the header and of all pieces.
+    pub fn finish(mut self) -> [u8; HEADER] {
+        let sum = self.contents.finish();
+        self.header[CHECKED..].copy_from_slice(&sum.to_le_bytes());
+        self.header
+    }
+}
+
 impl BlockHeader {
-    /// With the checksum of the header and of `contents`.
-    pub fn encode(&self, contents: &[u8]) -> [u8; HEADER] {
+    /// To be followed by the contents.
+    pub fn begin(&self) -> HeaderEncoding {
         let mut header = [0; HEADER];
         header[..8].copy_from_slice(&MAGIC);
         let numbers = [self.model, self.tokens, self.bytes, self.prompt_speed];
@@ -35,9 +56,10 @@ impl BlockHeader {
             *place = number.to_le_bytes();
         }
         header[40..CHECKED].copy_from_slice(self.key.bytes());
-        let sum = checksum(&[&header[..CHECKED], contents]);
-        header[CHECKED..].copy_from_slice(&sum.to_le_bytes());
-        header
+        HeaderEncoding {
+            contents: Checksum::after(checksum(&[&header[..CHECKED]])),
+            header,
+        }
     }
 
     /// Reads the start of a file of `len` bytes, which must be that of the block `key`.

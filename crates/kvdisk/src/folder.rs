@@ -4,7 +4,7 @@ use std::fs::{self, File, OpenOptions};
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicU64, Ordering};
-use std::time::{Duration, SystemTime};
+use std::time::{Duration, Instant, SystemTime};
 
 use crate::BlockKey;
 use crate::block_file::{BlockHeader, HEADER, Unusable};
@@ -13,8 +13,9 @@ const EXTENSION: &str = "kvblock";
 const TEMPORARY: &str = "kvtmp";
 /// A temporary file of this age was left behind by a process that was killed.
 const ABANDONED: Duration = Duration::from_secs(600);
-/// Written at once, so that a thread that needs the core waits for no more.
-const CHUNK: usize = 256 << 10;
+/// Summed or written at once, so that a thread that needs the core waits for no more: some tens of
+/// microseconds. In whole groups of the checksum.
+const CHUNK: usize = 64 << 10;
 
 /// Numbers temporary files, so that threads of one process do not share any.
 static TEMPORARIES: AtomicU64 = AtomicU64::new(0);
@@ -120,12 +121,26 @@ impl Folder {
         Ok(contents)
     }
 
-    /// Writes a block whole or not at all.
-    pub fn write(&self, header: &BlockHeader, contents: &[u8]) -> io::Result<()> {
+    /// Writes a block whole or not at all. `rest` is called after every piece of the work with the
+    /// time when it began.
+    ///
+    /// Nothing waits for the device: if the system fails before it has written the file, what is left
+    /// of it does not match its checksum or its length, and is removed when it is read.
+    pub fn write(
+        &self,
+        (header, contents): (&BlockHeader, &[u8]),
+        rest: impl Fn(Instant),
+    ) -> io::Result<()> {
         let number = TEMPORARIES.fetch_add(1, Ordering::Relaxed);
         let name = format!("{}-{number}.{TEMPORARY}", std::process::id());
         let temporary = self.path.join(name);
-        let written = write_file(&temporary, &header.encode(contents), contents)
+        let mut encoding = header.begin();
+        for chunk in contents.chunks(CHUNK) {
+            let began = Instant::now();
+            encoding.add(chunk);
+            rest(began);
+        }
+        let written = write_file(&temporary, (&encoding.finish(), contents), rest)
             .and_then(|()| fs::rename(&temporary, self.file(&header.key)));
         if written.is_err() {
             let _ = fs::remove_file(&temporary);
@@ -149,7 +164,11 @@ impl Folder {
     }
 }
 
-fn write_file(path: &Path, header: &[u8], contents: &[u8]) -> io::Result<()> {
+fn write_file(
+    path: &Path,
+    (header, contents): (&[u8], &[u8]),
+    rest: impl Fn(Instant),
+) -> io::Result<()> {
     let mut options = OpenOptions::new();
     options.write(true).create_new(true);
     #[cfg(unix)]
@@ -160,7 +179,9 @@ fn write_file(path: &Path, header: &[u8], contents: &[u8]) -> io::Result<()> {
     let mut file = options.open(path)?;
     file.write_all(header)?;
     for chunk in contents.chunks(CHUNK) {
+        let began = Instant::now();
         file.write_all(chunk)?;
+        rest(began);
     }
-    file.sync_all()
+    Ok(())
 }

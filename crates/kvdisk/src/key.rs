@@ -1,16 +1,90 @@
 //! Names of blocks.
 
 use std::fmt;
+use std::ops::Range;
 
 use sha2::{Digest, Sha256};
 
 /// Changes when the bytes of a block get another meaning.
-const VERSION: u32 = 1;
+const VERSION: u32 = 2;
 
 /// Names a block of tokens by everything that its keys and values depend on: a hash of its tokens
 /// and of the key of the block before it, the first of which is a [`PrefixIdentity`]'s.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct BlockKey([u8; 32]);
+
+/// Positions of a prefix that show media.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct MediaRun {
+    /// The first one.
+    pub at: usize,
+    /// How many there are, at least one.
+    pub len: usize,
+    /// A hash of the content.
+    pub content: [u8; 32],
+    /// Which of the content's positions is the first one.
+    pub offset: usize,
+}
+
+/// The tokens and media of a prefix.
+#[derive(Debug, Clone, Default, PartialEq, Eq)]
+pub struct PrefixContent {
+    tokens: Vec<u32>,
+    media: Vec<MediaRun>,
+}
+
+impl PrefixContent {
+    /// In place of the tokens of media. No vocabulary has it.
+    const MEDIA: u32 = u32::MAX;
+
+    /// `media` are in the order of their positions, and within `tokens`, whose values there have no
+    /// meaning.
+    pub fn new(mut tokens: Vec<u32>, media: Vec<MediaRun>) -> Self {
+        for run in &media {
+            tokens[run.at..run.at + run.len].fill(Self::MEDIA);
+        }
+        Self { tokens, media }
+    }
+
+    /// Without media.
+    pub fn text(tokens: &[u32]) -> Self {
+        Self::new(tokens.to_vec(), Vec::new())
+    }
+
+    /// Positions.
+    pub fn len(&self) -> usize {
+        self.tokens.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.tokens.is_empty()
+    }
+
+    /// Everything that the positions show. Those of media have no token, so which runs follow, and
+    /// how many, depends on what comes before.
+    fn hash(&self, positions: Range<usize>, hasher: &mut Sha256) {
+        let tokens = &self.tokens[positions.clone()];
+        let mut bytes = Vec::with_capacity(4 * tokens.len());
+        bytes.extend(tokens.iter().flat_map(|token| token.to_le_bytes()));
+        hasher.update(bytes);
+        for run in &self.media {
+            let start = run.at.max(positions.start);
+            let end = (run.at + run.len).min(positions.end);
+            if start < end {
+                let place = [
+                    start - positions.start,
+                    end - start,
+                    run.offset + start - run.at,
+                ];
+                for number in place {
+                    hasher.update((number as u64).to_le_bytes());
+                }
+                hasher.update(run.content);
+            }
+        }
+    }
+}
 
 /// What the keys and values of a prefix depend on besides its tokens, and who may read them.
 #[derive(Debug, Clone, Copy)]
@@ -64,24 +138,20 @@ impl PrefixIdentity<'_> {
 }
 
 impl BlockKey {
-    /// The key of the block of `tokens` that follows this one.
-    pub fn then(&self, tokens: &[u32]) -> Self {
+    /// The key of the block at these positions, which follow this one.
+    fn then(&self, prefix: &PrefixContent, positions: Range<usize>) -> Self {
         let mut hasher = Sha256::new();
         hasher.update(self.0);
-        let mut bytes = Vec::with_capacity(4 * tokens.len());
-        bytes.extend(tokens.iter().flat_map(|token| token.to_le_bytes()));
-        hasher.update(bytes);
+        prefix.hash(positions, &mut hasher);
         Self(hasher.finalize().into())
     }
 
-    /// The key of the tail of a sequence that ends `tokens` after the block of this key.
-    pub fn tail(&self, tokens: &[u32]) -> Self {
+    /// The key of the tail of a sequence that ends with these positions, after the block of this key.
+    pub fn tail(&self, prefix: &PrefixContent, positions: Range<usize>) -> Self {
         let mut hasher = Sha256::new();
         hasher.update(b"loquat kv tail");
         hasher.update(self.0);
-        for token in tokens {
-            hasher.update(token.to_le_bytes());
-        }
+        prefix.hash(positions, &mut hasher);
         Self(hasher.finalize().into())
     }
 
@@ -94,11 +164,13 @@ impl BlockKey {
         Self(hasher.finalize().into())
     }
 
-    /// The keys of all whole blocks of `tokens`, of which this one is the root.
-    pub fn chain(&self, tokens: &[u32], block_tokens: usize) -> Vec<Self> {
+    /// The keys of all whole blocks of a prefix, of which this one is the root.
+    pub fn chain(&self, prefix: &PrefixContent, block_tokens: usize) -> Vec<Self> {
         let mut before = *self;
-        let keys = tokens.chunks_exact(block_tokens).map(|block| {
-            before = before.then(block);
+        let blocks = 0..prefix.len() / block_tokens;
+        let keys = blocks.map(|block| {
+            let start = block * block_tokens;
+            before = before.then(prefix, start..start + block_tokens);
             before
         });
         keys.collect()
@@ -192,25 +264,62 @@ mod tests {
     fn chain_covers_all_tokens_before_a_block() {
         let root = IDENTITY.root();
         let tokens: Vec<u32> = (0..11).collect();
-        let keys = root.chain(&tokens, 4);
+        let chain = |tokens: &[u32]| root.chain(&PrefixContent::text(tokens), 4);
+        let keys = chain(&tokens);
         assert_eq!(keys.len(), 2);
-        assert_eq!(keys, root.chain(&tokens[..8], 4));
+        assert_eq!(keys, chain(&tokens[..8]));
         let mut other = tokens.clone();
         other[0] = 9;
-        let changed = root.chain(&other, 4);
+        let changed = chain(&other);
         assert!(keys.iter().zip(&changed).all(|(a, b)| a != b));
+    }
+
+    /// In one block, over an edge, and in the tail; equal ones have equal names, whatever tokens
+    /// stand there.
+    #[test]
+    fn media_are_told_apart_by_content_and_place() {
+        let root = IDENTITY.root();
+        let names = |first: u32, media: Vec<MediaRun>| {
+            let prefix = PrefixContent::new((first..first + 10).collect(), media);
+            let keys = root.chain(&prefix, 4);
+            [keys[0], keys[1], keys[1].tail(&prefix, 8..10)]
+        };
+        let run = |at, len, content, offset| MediaRun {
+            at,
+            len,
+            content: [content; 32],
+            offset,
+        };
+        let whole = names(0, vec![run(0, 10, 1, 0)]);
+        assert_eq!(whole, names(50, vec![run(0, 10, 1, 0)]));
+        let others = [
+            names(0, Vec::new()),
+            names(0, vec![run(0, 10, 2, 0)]),
+            names(0, vec![run(0, 10, 1, 1)]),
+            names(0, vec![run(0, 3, 1, 0), run(3, 7, 1, 0)]),
+        ];
+        for other in &others {
+            assert!(whole.iter().zip(other).all(|(a, b)| a != b), "{other:?}");
+        }
+        // What precedes the first difference has the same names.
+        let later = names(0, vec![run(0, 4, 1, 0), run(4, 6, 2, 0)]);
+        assert_eq!((later[0], later[1] == whole[1]), (whole[0], false));
+        let last = names(0, vec![run(0, 9, 1, 0), run(9, 1, 1, 8)]);
+        assert_eq!(last[..2], whole[..2]);
+        assert_ne!(last[2], whole[2]);
     }
 
     #[test]
     fn tails_and_parts_have_their_own_names() {
         let key = IDENTITY.root();
         let tokens: Vec<u32> = (0..4).collect();
-        let tail = key.tail(&tokens);
+        let tokens = PrefixContent::text(&tokens);
+        let tail = key.tail(&tokens, 0..4);
         let names = [
             key,
-            key.then(&tokens),
-            key.tail(&[]),
-            key.tail(&tokens[..3]),
+            key.then(&tokens, 0..4),
+            key.tail(&tokens, 0..0),
+            key.tail(&tokens, 0..3),
             tail,
             tail.part(0),
             tail.part(1),

@@ -1,7 +1,7 @@
 //! Blocks of computed keys and values in files, so that prefixes survive eviction and restarts.
 //!
-//! A block is a fixed number of tokens of a prompt. Its name is a hash of these tokens, of all
-//! tokens before them and of everything else that its bytes depend on ([`BlockKey`]), so a file that
+//! A block is a fixed number of positions of a prompt. Its name is a hash of their tokens and media,
+//! of all before them and of everything else that its bytes depend on ([`BlockKey`]), so a file that
 //! is found is the right one, and conversations that begin the same share files. Two threads of
 //! the cache read and write; no call but [`DiskCache::flush`] waits for the disk.
 //!
@@ -19,13 +19,14 @@ mod block_file;
 mod checksum;
 mod folder;
 mod key;
+mod pace;
 mod reader;
 mod stats;
 mod store;
 mod tail;
 mod writer;
 
-pub use key::{BlockKey, PrefixIdentity};
+pub use key::{BlockKey, MediaRun, PrefixContent, PrefixIdentity};
 pub use reader::{BlockLoad, LoadEvent, TailSearch, Worth};
 pub use stats::DiskStats;
 pub use store::{Block, DiskCache, DiskOptions};

@@ -4,11 +4,11 @@ use std::sync::mpsc::{Receiver, Sender, SyncSender, TryRecvError};
 use std::sync::{Arc, mpsc};
 use std::time::{Duration, Instant};
 
-use crate::BlockKey;
 use crate::block_file::{HEADER, Unusable};
 use crate::stats::Counters;
 use crate::store::Shared;
 use crate::tail::TailRecord;
+use crate::{BlockKey, PrefixContent};
 
 /// Blocks that are read before the first of them is taken.
 const READ_AHEAD: usize = 2;
@@ -64,8 +64,8 @@ impl BlockLoad {
 /// Where to look for tails.
 #[derive(Debug, Clone)]
 pub struct TailSearch {
-    /// Of the prompt: tails end at their beginnings.
-    pub tokens: Vec<u32>,
+    /// Of the prompt: tails end at its beginnings.
+    pub prefix: PrefixContent,
     /// Only tails at greater lengths are of use.
     pub longer_than: usize,
 }
@@ -175,13 +175,13 @@ fn find(shared: &Shared, keys: &[BlockKey]) -> FoundFiles {
 /// are blocks.
 fn find_tail(shared: &Shared, blocks: &FoundFiles, search: &TailSearch) -> Option<FoundFiles> {
     let block_tokens = shared.block_tokens;
-    let longest = (blocks.tokens + block_tokens - 1).min(search.tokens.len());
+    let longest = (blocks.tokens + block_tokens - 1).min(search.prefix.len());
     let shortest = (search.longer_than + 1).max(block_tokens);
     for len in (shortest..=longest).rev() {
         let whole = len / block_tokens;
         let blocks = &blocks.files[..whole];
         let rest = whole * block_tokens..len;
-        let key = blocks.last()?.key.tail(&search.tokens[rest.clone()]);
+        let key = blocks.last()?.key.tail(&search.prefix, rest.clone());
         let Some(bytes) = shared.folder.size(&key) else {
             shared.forget(&key);
             continue;

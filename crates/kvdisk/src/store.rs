@@ -12,6 +12,7 @@ use std::time::Duration;
 
 use crate::BlockKey;
 use crate::folder::Folder;
+use crate::pace::Pace;
 use crate::reader::{self, BlockLoad, Requests, TailSearch, Worth};
 use crate::stats::{Counters, DiskStats};
 use crate::writer::{self, WriteCommand};
@@ -54,6 +55,8 @@ pub(crate) struct Shared {
     pub wake: Box<dyn Fn() + Send + Sync>,
     /// Blocks that wait for the writer.
     pub queued: AtomicUsize,
+    /// Of the writer.
+    pub pace: Pace,
     /// Blocks that exist or wait for the writer, as far as this process knows.
     known: Mutex<HashSet<BlockKey>>,
 }
@@ -96,6 +99,7 @@ impl DiskCache {
             counters: Counters::default(),
             wake: Box::new(wake),
             queued: AtomicUsize::new(0),
+            pace: Pace::default(),
             known: Mutex::default(),
         });
         let (reads, requests) = mpsc::channel();
@@ -152,6 +156,12 @@ impl DiskCache {
         self.shared.queued.load(Ordering::SeqCst)
     }
 
+    /// Says whether the user computes from now on. While it does, blocks are written slowly, so that
+    /// they delay nothing.
+    pub fn set_computing(&self, computing: bool) {
+        self.shared.pace.set_computing(computing);
+    }
+
     /// Queues a block.
     pub fn write(&self, block: Block) {
         self.shared.learn([block.key]);
@@ -171,6 +181,7 @@ impl DiskCache {
 
     /// Waits until all queued blocks are written; `false` if that takes longer than `patience`.
     pub fn flush(&self, patience: Duration) -> bool {
+        self.set_computing(false);
         let (sender, done) = mpsc::channel();
         self.command(WriteCommand::Flush(sender));
         !matches!(
@@ -194,6 +205,7 @@ impl DiskCache {
 
 impl Drop for DiskCache {
     fn drop(&mut self) {
+        self.set_computing(false);
         (self.reads, self.writes) = (None, None);
         for thread in self.threads.drain(..) {
             if thread.join().is_err() {

@@ -35,7 +35,6 @@ struct Writer {
 
 /// Serves commands until all senders are gone.
 pub(crate) fn run(shared: &Arc<Shared>, commands: &Receiver<WriteCommand>) {
-    yield_to_others();
     let mut writer = Writer {
         shared: Arc::clone(shared),
         uncounted: 0,
@@ -45,6 +44,8 @@ pub(crate) fn run(shared: &Arc<Shared>, commands: &Receiver<WriteCommand>) {
         Ok(blocks) => shared.learn(blocks.iter().map(|block| block.key)),
         Err(error) => tracing::warn!(%error, "the folder of cached keys and values is unreadable"),
     }
+    // Requests look for what the folder has, so it was listed first.
+    yield_to_others();
     for command in commands {
         match command {
             WriteCommand::Write(block) => {
@@ -84,7 +85,10 @@ impl Writer {
         };
         let made_room = self.make_room(bytes);
         let shared = &self.shared;
-        let written = made_room.and_then(|()| shared.folder.write(&header, &block.contents));
+        let written = made_room.and_then(|()| {
+            let file = (&header, &block.contents[..]);
+            shared.folder.write(file, |began| shared.pace.rest(began))
+        });
         match written {
             Ok(()) => {
                 self.failing = false;

@@ -161,8 +161,9 @@ pub trait Session: Send {
 
     /// Appends the keys and values of some positions to `out`: always as many bytes per position,
     /// without a header or a checksum, which are the caller's. If the session can only cut at
-    /// [snapshots](PrefixCopy::AtSnapshots), ranges leave out what belongs to the tail. Refused for
-    /// a sequence with media up to the end of the range. Changes nothing else.
+    /// [snapshots](PrefixCopy::AtSnapshots), ranges leave out what belongs to the tail. Adjacent ranges
+    /// one after another are one. Refused for prompts with media that are read as a whole. Changes
+    /// nothing else.
     fn export_range(
         &self,
         _sequence: SequenceId,
@@ -172,8 +173,20 @@ pub trait Session: Send {
         Err(SessionError::Unsupported("exporting ranges of sequences"))
     }
 
+    /// Appends where the media of some positions are, in a few bytes for each picture, to follow the
+    /// bytes of [`export_range`](Session::export_range). Nothing without media.
+    fn export_range_media(
+        &self,
+        _sequence: SequenceId,
+        _range: Range<usize>,
+        _out: &mut Vec<u8>,
+    ) -> Result<(), SessionError> {
+        Err(SessionError::Unsupported("exporting ranges of sequences"))
+    }
+
     /// Appends `tokens` positions to a sequence, whose positions so far and adapters must be those
-    /// before the exported range. The bytes are not checked beyond their length.
+    /// before the exported range: its bytes, then those of its media. They are not checked beyond
+    /// their length and the places of media.
     ///
     /// If the session can only cut at snapshots, the sequence must be empty or imported so far, and
     /// can then only be extended by ranges, completed with [`import_tail`](Session::import_tail) or
@@ -193,7 +206,7 @@ pub trait Session: Send {
     /// [`reusable`](Session::reusable) returns. The part begins at byte `part.start`, which is 0 or
     /// what earlier calls appended, and ends at `part.end`, or earlier at the end of the tail, or
     /// where the tail can be cut, but not before it begins. Returns whether it is the last one.
-    /// Refused for a sequence with media up to `len`. Changes nothing else.
+    /// Changes nothing else.
     fn export_tail(
         &self,
         _sequence: SequenceId,

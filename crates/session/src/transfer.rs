@@ -1,6 +1,8 @@
 //! Exported sequences, for backends: the envelope around a sequence's bytes, the layout of tails, and
 //! the fingerprint of a model.
 
+use std::ops::Range;
+
 use loquat_spec::{ModelSpec, RopeScaling};
 use loquat_weights::EncodedRow;
 
@@ -16,6 +18,7 @@ const MAGIC: &[u8; 8] = b"LOQKV\0\0\x05";
 const HEADER: usize = 8 + 8 + 8 + 8;
 /// Numbers of a view: start, length, offset, base, positions, and its grid.
 const VIEW_NUMBERS: usize = 9;
+const VIEW_BYTES: usize = 8 * VIEW_NUMBERS;
 
 /// An export in progress: its bytes are appended, then sealed.
 pub struct Envelope {
@@ -134,73 +137,86 @@ fn read_adapters(bytes: &[u8]) -> Option<(Vec<ExportedAdapter>, &[u8])> {
 }
 
 fn write_layout(layout: &SequenceLayout, out: &mut Vec<u8>) {
-    let mut write = |number: usize| out.extend_from_slice(&(number as u64).to_le_bytes());
-    write(layout.prefix);
-    write(layout.views.len());
-    for placed in &layout.views {
-        let grid = placed.view.grid;
-        let [frames, rows, cols, step] = grid.map_or([0; 4], |grid| {
-            [grid.frames, grid.rows, grid.cols, grid.frame_step]
-        });
-        let numbers: [usize; VIEW_NUMBERS] = [
-            placed.start,
-            placed.len,
-            placed.offset,
-            placed.base,
-            placed.view.positions,
-            frames,
-            rows,
-            cols,
-            step,
-        ];
-        numbers.into_iter().for_each(&mut write);
+    for number in [layout.prefix, layout.views.len()] {
+        out.extend_from_slice(&(number as u64).to_le_bytes());
     }
+    for placed in &layout.views {
+        write_view(placed, out);
+    }
+}
+
+/// Appends [`VIEW_BYTES`].
+pub(crate) fn write_view(placed: &PlacedView, out: &mut Vec<u8>) {
+    let grid = placed.view.grid;
+    let [frames, rows, cols, step] = grid.map_or([0; 4], |grid| {
+        [grid.frames, grid.rows, grid.cols, grid.frame_step]
+    });
+    let numbers: [usize; VIEW_NUMBERS] = [
+        placed.start,
+        placed.len,
+        placed.offset,
+        placed.base,
+        placed.view.positions,
+        frames,
+        rows,
+        cols,
+        step,
+    ];
+    for number in numbers {
+        out.extend_from_slice(&(number as u64).to_le_bytes());
+    }
+}
+
+/// A number of a position. Those beyond any context would overflow later arithmetic.
+fn read_position(bytes: &[u8], index: usize) -> Option<usize> {
+    let number = read_number(bytes, index.checked_mul(8)?)?;
+    let number = usize::try_from(number).ok();
+    number.filter(|number| *number <= u32::MAX as usize)
+}
+
+fn read_view(bytes: &[u8]) -> Option<PlacedView> {
+    let number = |index: usize| read_position(bytes, index);
+    let (frames, rows, cols) = (number(5)?, number(6)?, number(7)?);
+    let placed = PlacedView {
+        start: number(0)?,
+        len: number(1)?,
+        offset: number(2)?,
+        base: number(3)?,
+        view: ViewLayout {
+            positions: number(4)?,
+            grid: (frames > 0 && rows > 0 && cols > 0).then_some(PositionGrid {
+                rows,
+                cols,
+                frames,
+                frame_step: number(8)?,
+            }),
+        },
+    };
+    let within = placed.offset.checked_add(placed.len)? <= placed.view.positions;
+    (placed.len > 0 && within).then_some(placed)
+}
+
+/// The views of these positions of a sequence, which are all of `bytes`. `None` if they are none.
+pub(crate) fn read_views(bytes: &[u8], positions: Range<usize>) -> Option<Vec<PlacedView>> {
+    let (views, rest) = bytes.as_chunks::<VIEW_BYTES>();
+    let mut earlier = positions.start;
+    let views = views.iter().map(|bytes| {
+        let placed = read_view(bytes).filter(|placed| placed.start >= earlier)?;
+        earlier = placed.start.checked_add(placed.len)?;
+        (earlier <= positions.end).then_some(placed)
+    });
+    let views = views.collect::<Option<_>>();
+    views.filter(|_| rest.is_empty())
 }
 
 /// The layout of a sequence of `len` positions, and what follows it. `None` if it is none.
 fn read_layout(bytes: &[u8], len: usize) -> Option<(SequenceLayout, &[u8])> {
-    let at = |index: usize| {
-        let number = read_number(bytes, index.checked_mul(8)?)?;
-        // Positions beyond any context would overflow later arithmetic.
-        usize::try_from(number)
-            .ok()
-            .filter(|n| *n <= u32::MAX as usize)
-    };
-    let (prefix, count) = (at(0)?, at(1)?);
-    let end = count.checked_mul(VIEW_NUMBERS)?.checked_add(2)?;
-    let contents = bytes.get(end.checked_mul(8)?..)?;
-    let mut layout = SequenceLayout {
-        views: Vec::with_capacity(count),
-        prefix,
-    };
-    let mut earlier = 0;
-    for view in 0..count {
-        let number = |index: usize| at(2 + view * VIEW_NUMBERS + index);
-        let (frames, rows, cols) = (number(5)?, number(6)?, number(7)?);
-        let placed = PlacedView {
-            start: number(0)?,
-            len: number(1)?,
-            offset: number(2)?,
-            base: number(3)?,
-            view: ViewLayout {
-                positions: number(4)?,
-                grid: (frames > 0 && rows > 0 && cols > 0).then_some(PositionGrid {
-                    rows,
-                    cols,
-                    frames,
-                    frame_step: number(8)?,
-                }),
-            },
-        };
-        let end = placed.start.checked_add(placed.len)?;
-        let within = placed.offset.checked_add(placed.len)? <= placed.view.positions;
-        if placed.start < earlier || placed.len == 0 || end > len || !within {
-            return None;
-        }
-        earlier = end;
-        layout.views.push(placed);
-    }
-    (prefix <= len).then_some((layout, contents))
+    let (prefix, count) = (read_position(bytes, 0)?, read_position(bytes, 1)?);
+    let (views, contents) = bytes
+        .get(16..)?
+        .split_at_checked(count.checked_mul(VIEW_BYTES)?)?;
+    let views = read_views(views, 0..len)?;
+    (prefix <= len).then_some((SequenceLayout { views, prefix }, contents))
 }
 
 /// Identifies a model and its KV format: a hash of the spec, the format, all vectors, and each

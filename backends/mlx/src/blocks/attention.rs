@@ -254,8 +254,8 @@ impl Attention {
         from_heads(ops, &step.gather(mixed)?)
     }
 
-    /// The rows of a batch of unequal lengths, each with one token: all attend up to the longest,
-    /// with a mask.
+    /// The rows of a batch of unequal lengths, each with one token: all attend to what any of them
+    /// does, with a mask.
     fn attend_masked(
         &self,
         step: &mut Step,
@@ -264,11 +264,8 @@ impl Attention {
         queries: &Array,
     ) -> Result<Array, MlxError> {
         let ops = step.ops;
-        let rows = step.kv_batches[kv_batch].rows.clone();
-        let ends = step.rows[rows].iter().map(|row| row.start + 1);
-        let longest = ends.max().unwrap_or(1);
-        let mask = step.kv_batch_mask(kv_batch, longest, self.spec.reach)?;
-        let [keys, values] = self.visible(step, layer, kv_batch, 0..longest)?;
+        let (seen, mask) = step.kv_batch_mask(kv_batch, self.spec.reach)?;
+        let [keys, values] = self.visible(step, layer, kv_batch, seen)?;
         let inputs = [queries, &keys, &values];
         match &self.softcap {
             Some(cap) => self.attend_capped(ops, inputs, cap, Some(&mask)),
@@ -294,11 +291,9 @@ impl Attention {
             KvSource::Own | KvSource::KeyIsValue => layer,
         };
         let kv = step.kv_batches[kv_batch].kv_batch.layers[layer].get()?;
-        let none = || MlxError("a layer has no cached values".to_owned());
-        let values = kv.values.as_ref().ok_or_else(none)?;
         Ok([
-            slice_axis(step.ops, &kv.keys, 2, positions.clone())?,
-            slice_axis(step.ops, values, 2, positions)?,
+            kv.keys_at(step.ops, positions.clone())?,
+            kv.values_at(step.ops, positions)?,
         ])
     }
 

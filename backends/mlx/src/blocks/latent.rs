@@ -150,16 +150,17 @@ impl Latent {
             let of_group = rows.start - group.rows.start..rows.end - group.rows.start;
             let latents = slice_axis(ops, latents, 0, of_group.clone())?;
             step.append(kv_batch, layer, &latents, None)?;
-            let ends = step.rows[rows.clone()].iter().map(|row| row.start);
-            let end = ends.max().unwrap_or(0) + group.tokens;
-            let row_mask = if step.kv_batches[kv_batch].is_aligned() {
-                step.mask_ahead(kv_batch, 0..end, Reach::All)?
+            let (seen, row_mask) = if step.kv_batches[kv_batch].is_aligned() {
+                let seen = 0..step.rows[rows.start].start + group.tokens;
+                let mask = step.mask_ahead(kv_batch, seen.clone(), Reach::All)?;
+                (seen, mask)
             } else {
-                Some(step.kv_batch_mask(kv_batch, end, Reach::All)?)
+                let (seen, mask) = step.kv_batch_mask(kv_batch, Reach::All)?;
+                (seen, Some(mask))
             };
             let mask = row_mask.as_ref().map_or(mask, Mask::Array);
-            let all = &step.kv_batches[kv_batch].kv_batch.layers[layer].get()?.keys;
-            let keys = slice_axis(ops, all, 2, 0..end)?;
+            let cached = step.kv_batches[kv_batch].kv_batch.layers[layer].get()?;
+            let keys = cached.keys_at(ops, seen)?;
             let values = slice_axis(ops, &keys, 3, 0..self.spec.latent_dim)?;
             let queries = slice_axis(ops, queries, 0, of_group)?;
             let inputs = [&queries, &keys, &values];

@@ -14,6 +14,7 @@ const SUMMATION: f32 = 1e-4;
 const QUANTIZED: f32 = 1e-3;
 
 fn open(
+    backend: &MlxBackend,
     source: &ModelSource,
     precision: Precision,
     options: &SessionOptions,
@@ -22,7 +23,7 @@ fn open(
         precision,
         ..options.clone()
     };
-    MlxBackend::AUTO.open(source.clone(), &options, &mut |_| {})
+    backend.open(source.clone(), &options, &mut |_| {})
 }
 
 /// Runs `check` on every folder and reports all failures of the run.
@@ -41,16 +42,17 @@ fn each(folders: Vec<PathBuf>, check: impl Fn(&Path) -> Vec<String>) {
 
 fn contract(folder: &Path, precision: Precision, tolerance: f32) -> Vec<String> {
     let source = goldens::source(folder).unwrap();
-    source_contract(&source, &[], precision, tolerance)
+    source_contract(&MlxBackend::AUTO, &source, &[], precision, tolerance)
 }
 
 fn source_contract(
+    backend: &MlxBackend,
     source: &ModelSource,
     media: &[Media],
     precision: Precision,
     tolerance: f32,
 ) -> Vec<String> {
-    let open = |options: &SessionOptions| open(source, precision, options);
+    let open = |options: &SessionOptions| open(backend, source, precision, options);
     let subject = Subject {
         open: &open,
         tolerance,
@@ -79,7 +81,7 @@ fn references(folder: &Path, precision: Precision, suffix: &str, tolerance: f32)
                 context: Some(tokens.len()),
                 ..options.clone()
             };
-            open(&source, precision, &options)
+            open(&MlxBackend::AUTO, &source, precision, &options)
         };
         let subject = Subject {
             open: &open,
@@ -125,12 +127,50 @@ fn models_that_read_pictures_keep_the_contract() {
     let failures: Vec<String> = models
         .flat_map(|model| {
             let (source, media) = (&model.source, &model.media);
-            let failures = source_contract(source, media, Precision::Reference, SUMMATION);
+            let auto = MlxBackend::AUTO;
+            let failures = source_contract(&auto, source, media, Precision::Reference, SUMMATION);
             let named = failures.into_iter();
             named.map(move |failure| format!("{}, {failure}", model.name))
         })
         .collect();
     assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+/// Prompts of the contract are several times longer than the windows of goldens, but shorter than
+/// the pages that are usual on MLX.
+#[test]
+fn windows_that_free_pages_keep_the_contract() {
+    let small_pages = MlxBackend::with_page(32);
+    let mut with_windows = 0;
+    let texts = goldens::all().unwrap().into_iter().map(|folder| {
+        let name = folder.file_name().unwrap().to_string_lossy().into_owned();
+        (name, goldens::source(&folder).unwrap(), Vec::new())
+    });
+    let vision = vision::models().into_iter();
+    let vision = vision.map(|model| (model.name.to_string(), model.source, model.media));
+    let mut failures = Vec::new();
+    for (name, source, media) in texts.chain(vision) {
+        let options = SessionOptions::default();
+        let plan = small_pages.plan(&source, &options).unwrap();
+        if !plan.memory.kv_groups.free_within(source.spec.max_context) {
+            continue;
+        }
+        with_windows += 1;
+        let found = source_contract(
+            &small_pages,
+            &source,
+            &media,
+            Precision::Reference,
+            SUMMATION,
+        );
+        failures.extend(
+            found
+                .into_iter()
+                .map(|failure| format!("{name}, {failure}")),
+        );
+    }
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+    assert!(with_windows >= 10, "only {with_windows} have windows");
 }
 
 /// One family for each kind of block, in the default types: on a GPU the checkpoint's bf16, whose

@@ -114,6 +114,15 @@ impl Session for SharedSession {
         self.lock().export_range(sequence, range, out)
     }
 
+    fn export_range_media(
+        &self,
+        sequence: SequenceId,
+        range: Range<usize>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), SessionError> {
+        self.lock().export_range_media(sequence, range, out)
+    }
+
     fn import_range(
         &mut self,
         sequence: SequenceId,

@@ -6,15 +6,17 @@ use loquat_kvdisk::{Block, BlockKey, TailRecord};
 use loquat_session::{SequenceId, Session, SessionError};
 
 use super::{BLOCK_TOKENS, DiskTier};
+use crate::media_cache::MediaCache;
 use crate::prefix_cache::PrefixCache;
 use crate::worker::Worker;
 
 /// Exporting takes this share of the time that steps take.
 pub(super) const BUSY_SHARE: f64 = 0.01;
-/// Exported between two steps.
+/// Exported between two steps: so little that each step takes its share of the time, not one in many
+/// the time of many.
 const BUSY: SliceSize = SliceSize {
-    tokens: 8,
-    bytes: 64 << 10,
+    tokens: 1,
+    bytes: 16 << 10,
 };
 /// Exported at once when nothing is computed: about a millisecond, for which a request waits.
 const IDLE: SliceSize = SliceSize {
@@ -110,8 +112,10 @@ enum Slice {
 }
 
 impl DiskTier {
-    fn collect_new(&mut self, cache: &mut PrefixCache) {
+    /// Returns whether there is something new to export.
+    fn collect_new(&mut self, cache: &mut PrefixCache) -> bool {
         let changes = cache.take_changes();
+        let is_new = !changes.kept.is_empty();
         for (id, len) in changes.kept {
             let mut same = self.pending.iter_mut().filter(|(other, _)| *other == id);
             match same.next() {
@@ -128,17 +132,18 @@ impl DiskTier {
                 self.counts.lost += 1;
             }
         }
+        is_new
     }
 
     /// Exports a slice of the oldest sequence that is not stored.
     fn export_slice(
         &mut self,
-        cache: &PrefixCache,
+        known: (&PrefixCache, &MediaCache),
         session: &dyn Session,
         now: impl Fn() -> Instant,
         size: SliceSize,
     ) -> Slice {
-        let Some(mut export) = self.next_export(cache) else {
+        let Some(mut export) = self.next_export(known) else {
             return Slice::Nothing;
         };
         if !self.disk.has_room() {
@@ -183,6 +188,11 @@ impl DiskTier {
         let bytes = export.contents.len() - before;
         self.bytes_per_token = Some(bytes / count);
         export.tokens += count;
+        if export.missing() == 0 {
+            let end = start + count;
+            let whole = end - export.tokens..end;
+            session.export_range_media(export.id, whole, &mut export.contents)?;
+        }
         if export.done < export.keys.len() && export.missing() == 0 {
             let room = export.contents.len();
             let contents = std::mem::replace(&mut export.contents, Vec::with_capacity(room));
@@ -247,14 +257,14 @@ impl DiskTier {
     }
 
     /// The export to continue, at a block or a tail that is not stored yet.
-    fn next_export(&mut self, cache: &PrefixCache) -> Option<Export> {
+    fn next_export(&mut self, known: (&PrefixCache, &MediaCache)) -> Option<Export> {
         loop {
             let mut export = match self.current.take() {
                 Some(export) => export,
-                None => self.begin(self.pending.front().copied()?, cache),
+                None => self.begin(self.pending.front().copied()?, known),
             };
             // Replaced by a longer one, which shares the blocks that are done.
-            let is_gone = cache.entry(export.id).is_none();
+            let is_gone = known.0.entry(export.id).is_none();
             // Blocks alone are of no use.
             if is_gone || self.tails_too_large {
                 self.finished(&export);
@@ -274,13 +284,20 @@ impl DiskTier {
         }
     }
 
-    fn begin(&self, (id, len): (SequenceId, usize), cache: &PrefixCache) -> Export {
+    fn begin(
+        &self,
+        (id, len): (SequenceId, usize),
+        (cache, media): (&PrefixCache, &MediaCache),
+    ) -> Export {
         let entry = cache.entry(id);
         let tokens = entry
             .and_then(|(_, tokens)| tokens.get(..len))
             .unwrap_or(&[]);
-        let keys = entry.map_or_else(Vec::new, |(scope, _)| self.keys(scope, tokens));
-        let tail_key = self.tail_key(&keys, tokens);
+        let prefix = media.content_of(tokens);
+        let keys = entry.map_or_else(Vec::new, |(scope, _)| self.keys(scope, &prefix));
+        let tail_key = self
+            .tail_key(&keys, &prefix)
+            .filter(|_| prefix.len() == tokens.len());
         let is_new = tail_key.is_some_and(|key| !self.disk.contains(&key));
         Export {
             id,
@@ -307,7 +324,14 @@ impl Worker {
         let Some(tier) = &mut self.disk else {
             return false;
         };
-        tier.collect_new(&mut self.cache);
+        tier.disk.set_computing(busy);
+        if tier.collect_new(&mut self.cache) {
+            // How much there is.
+            self.publish();
+        }
+        let Some(tier) = &mut self.disk else {
+            return false;
+        };
         if tier.pending.is_empty() {
             tier.credit = Duration::ZERO;
             return false;
@@ -324,7 +348,7 @@ impl Worker {
         } else {
             IDLE
         };
-        let slice = tier.export_slice(&self.cache, &*self.session, now, size);
+        let slice = tier.export_slice((&self.cache, &self.media), &*self.session, now, size);
         tier.credit = if busy {
             tier.credit.saturating_sub(now() - started)
         } else {
@@ -346,7 +370,12 @@ impl Worker {
         let deadline = Instant::now() + FLUSH_TIME;
         let left = || deadline.saturating_duration_since(Instant::now());
         loop {
-            match tier.export_slice(&self.cache, &*self.session, Instant::now, LAST) {
+            match tier.export_slice(
+                (&self.cache, &self.media),
+                &*self.session,
+                Instant::now,
+                LAST,
+            ) {
                 Slice::Nothing => break,
                 Slice::Exported => {}
                 Slice::Blocked => std::thread::sleep(Duration::from_millis(1)),

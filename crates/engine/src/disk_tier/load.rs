@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use loquat_kvdisk::{BlockLoad, LoadEvent, TailSearch, Worth};
 use loquat_session::{AppliedAdapter, SequenceId, SessionError};
 
-use super::{BLOCK_TOKENS, before_media};
+use super::BLOCK_TOKENS;
 use crate::adapters::Scope;
 use crate::prefix_cache::release;
 use crate::sequence::Sequence;
@@ -50,7 +50,9 @@ impl Worker {
             return;
         };
         let wanted = &sequence.tokens[..sequence.shareable()];
-        let mut keys = tier.keys(&sequence.scope, wanted);
+        let prefix = self.media.content_of(wanted);
+        let tokens = wanted[..prefix.len()].to_vec();
+        let mut keys = tier.keys(&sequence.scope, &prefix);
         let blocks = in_memory / BLOCK_TOKENS;
         let Some(next) = keys.get(blocks) else {
             return;
@@ -63,7 +65,6 @@ impl Worker {
             prompt_speed: tier.prompt_speed.0,
             import_speed: tier.import_speed.0,
         };
-        let tokens = before_media(wanted).to_vec();
         // What is in memory cannot be cut where a block begins.
         let start = if tier.needs_tails {
             0
@@ -73,7 +74,7 @@ impl Worker {
         let load = Load {
             blocks: if tier.needs_tails {
                 let search = TailSearch {
-                    tokens: tokens.clone(),
+                    prefix,
                     longer_than: in_memory,
                 };
                 tier.disk.load_with_tail(keys, search, worth)

@@ -14,7 +14,8 @@
 //! end of a cached sequence, and where it replaced a shorter one. A prompt continues the longest
 //! sequence that has one.
 //!
-//! Blocks end before the first position of media, whose encodings have no files.
+//! Positions of media are named by their content, whose keys in memory are this process's own. A
+//! block also says where they are; their encodings have no files.
 
 mod export;
 mod load;
@@ -23,12 +24,11 @@ use std::collections::{BTreeMap, VecDeque};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-use loquat_kvdisk::{BlockKey, DiskCache, DiskOptions, DiskStats, PrefixIdentity};
+use loquat_kvdisk::{BlockKey, DiskCache, DiskOptions, DiskStats, PrefixContent, PrefixIdentity};
 use loquat_session::{AdapterId, PrefixCopy, SequenceId, Session, SessionError};
 
 use crate::EngineError;
 use crate::adapters::Scope;
-use crate::media_cache::FIRST_KEY;
 use crate::prefix_cache::PrefixCache;
 use crate::scheduler::StepMix;
 use crate::worker::Command;
@@ -144,7 +144,7 @@ impl DiskTier {
     }
 
     /// The keys of the blocks of a prefix in a scope. Empty if an adapter is unknown.
-    fn keys(&self, scope: &Scope, tokens: &[u32]) -> Vec<BlockKey> {
+    fn keys(&self, scope: &Scope, prefix: &PrefixContent) -> Vec<BlockKey> {
         let adapters = scope.adapters().iter();
         let known = adapters.map(|(id, scale)| Some((*self.adapters.get(id)?, *scale)));
         let Some(adapters) = known.collect::<Option<Vec<_>>>() else {
@@ -156,18 +156,15 @@ impl DiskTier {
             scope: scope.name.as_deref(),
             adapters: &adapters,
         };
-        identity.root().chain(before_media(tokens), BLOCK_TOKENS)
+        identity.root().chain(prefix, BLOCK_TOKENS)
     }
 
-    /// The key of the tail of a sequence with these blocks. `None` if it is not stored: because of
-    /// media or its size, and if the sequence is shorter than a block.
-    fn tail_key(&self, keys: &[BlockKey], tokens: &[u32]) -> Option<BlockKey> {
-        if self.tails_too_large {
-            return None;
-        }
-        let is_text = before_media(tokens).len() == tokens.len();
-        let last = keys.last().filter(|_| self.needs_tails && is_text)?;
-        Some(last.tail(&tokens[keys.len() * BLOCK_TOKENS..]))
+    /// The key of the tail of a sequence with these blocks. `None` if it is not stored: because of its
+    /// size, and if the sequence is shorter than a block.
+    fn tail_key(&self, keys: &[BlockKey], prefix: &PrefixContent) -> Option<BlockKey> {
+        let stored = self.needs_tails && !self.tails_too_large;
+        let last = keys.last().filter(|_| stored)?;
+        Some(last.tail(prefix, keys.len() * BLOCK_TOKENS..prefix.len()))
     }
 
     pub fn add_adapter(&mut self, id: AdapterId, fingerprint: u64) {
@@ -216,11 +213,6 @@ impl DiskTier {
             ..self.disk.stats()
         }
     }
-}
-
-fn before_media(tokens: &[u32]) -> &[u32] {
-    let media = tokens.iter().position(|token| *token >= FIRST_KEY);
-    &tokens[..media.unwrap_or(tokens.len())]
 }
 
 /// A mean of the last few measurements, per second; `None` before the first.

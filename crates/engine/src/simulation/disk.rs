@@ -5,12 +5,14 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use loquat_session::{Session, SessionError};
-use loquat_testkit::fake_session::{FakeOptions, FakeSession};
+use loquat_spec::MediaAttention;
+use loquat_testkit::fake_session::{Cost, FakeOptions, FakeSession};
 use tempfile::TempDir;
 
 use super::harness::{
     Harness, alone, even_steps, greedy, prompt, recurrent, windowed, without_cache,
 };
+use super::media::{picture, reads_media, shows};
 use crate::disk_tier::BLOCK_TOKENS;
 use crate::{DiskOptions, DiskStats, Engine, EngineError, EngineOptions, GenerateRequest};
 
@@ -27,6 +29,15 @@ fn options(folder: &Path) -> EngineOptions {
 
 fn harness(folder: &Path) -> Harness {
     Harness::new(even_steps(), options(folder))
+}
+
+/// Steps take so much of the engine's time that a disk shared with other tests reads faster.
+fn slow(fake: FakeOptions) -> FakeOptions {
+    let step = Duration::from_millis(500);
+    FakeOptions {
+        cost: Cost { step, ..fake.cost },
+        ..fake
+    }
 }
 
 /// Models whose sequences have tails: recurrent ones, those with windows, and both.
@@ -139,6 +150,48 @@ fn prefix_survives_restart() {
     }
 }
 
+/// The picture is named by what it shows: another one behind equal placeholders is not found, and
+/// text with these placeholders is not either.
+#[test]
+fn prefixes_with_pictures_survive_restart() {
+    let causal = reads_media(MediaAttention::Causal);
+    let kinds = [
+        causal.clone(),
+        reads_media(MediaAttention::View),
+        FakeOptions {
+            media: causal.media,
+            ..recurrent()
+        },
+        FakeOptions {
+            media: causal.media,
+            ..windowed()
+        },
+    ];
+    for fake in kinds {
+        let folder = TempDir::new().unwrap();
+        let open = || Harness::new(fake.clone(), options(folder.path()));
+        let (own, other) = (shows(&picture(3), 8), shows(&picture(4), 8));
+        let text = greedy(&own.prompt, 8);
+        let expected = [&own, &other, &text].map(|request| {
+            let mut alone = Harness::new(fake.clone(), EngineOptions::default());
+            alone.answer(request.clone())
+        });
+        let mut first = open();
+        assert_eq!(first.ask(own.clone()), (expected[0].clone(), 0));
+        first.store();
+        assert!(first.disk().written_blocks > 0);
+        std::mem::forget(first);
+
+        let cached = reused(&fake, own.prompt.len());
+        assert!(cached > 20 + 40, "the picture is in blocks");
+        assert_eq!(open().ask(other), (expected[1].clone(), 0), "{fake:?}");
+        assert_eq!(open().ask(text), (expected[2].clone(), 0), "{fake:?}");
+        let mut second = open();
+        assert_eq!(second.ask(own), (expected[0].clone(), cached), "{fake:?}");
+        second.assert_empty();
+    }
+}
+
 #[test]
 fn conversation_writes_only_new_blocks() {
     let folder = TempDir::new().unwrap();
@@ -180,7 +233,7 @@ fn conversation_continues_at_its_tail() {
 /// Another end of the same beginning continues at the end of what both have.
 #[test]
 fn branches_have_tails_of_their_own() {
-    for fake in with_tails() {
+    for fake in with_tails().map(slow) {
         let folder = TempDir::new().unwrap();
         let start = prompt(1, 500);
         let branch = |kind| [start.clone(), prompt(kind, 150)].concat();
@@ -396,6 +449,8 @@ fn tail_without_a_part_is_not_used() {
             let (answer, cached) = harness.ask(request(500));
             assert_eq!(answer, alone(request(500)));
             assert!(cached >= 299, "{cached} without {path:?} of {fake:?}");
+            // What is useless without the file was removed.
+            harness.store();
             drop(harness);
             fs::write(path, bytes).unwrap();
         }

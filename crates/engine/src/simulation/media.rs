@@ -17,7 +17,7 @@ const PATCHES: usize = 40;
 /// Room for two pictures.
 const ROOM: usize = 2 * PATCHES + 10;
 
-fn reads_media(attention: MediaAttention) -> FakeOptions {
+pub(super) fn reads_media(attention: MediaAttention) -> FakeOptions {
     FakeOptions {
         media: MediaRules {
             attention,
@@ -31,7 +31,7 @@ fn causal() -> FakeOptions {
     reads_media(MediaAttention::Causal)
 }
 
-fn picture(kind: u32) -> Arc<MediaContent> {
+pub(super) fn picture(kind: u32) -> Arc<MediaContent> {
     let view = View {
         grid: Grid {
             frames: 1,
@@ -48,7 +48,7 @@ fn picture(kind: u32) -> Arc<MediaContent> {
 }
 
 /// Text, a picture and text.
-fn shows(content: &Arc<MediaContent>, max_tokens: usize) -> GenerateRequest {
+pub(super) fn shows(content: &Arc<MediaContent>, max_tokens: usize) -> GenerateRequest {
     let spans = vec![
         PromptSpan::Tokens(prompt(1, 20)),
         PromptSpan::Media {

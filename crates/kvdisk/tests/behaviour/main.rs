@@ -6,8 +6,8 @@ use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
 use loquat_kvdisk::{
-    Block, BlockKey, BlockLoad, DiskCache, DiskOptions, DiskStats, LoadEvent, PrefixIdentity,
-    TailRecord, TailSearch, Worth,
+    Block, BlockKey, BlockLoad, DiskCache, DiskOptions, DiskStats, LoadEvent, PrefixContent,
+    PrefixIdentity, TailRecord, TailSearch, Worth,
 };
 use tempfile::TempDir;
 
@@ -22,7 +22,7 @@ fn keys(scope: Option<&str>, tokens: &[u32]) -> Vec<BlockKey> {
         scope,
         adapters: &[],
     };
-    identity.root().chain(tokens, TOKENS)
+    identity.root().chain(&PrefixContent::text(tokens), TOKENS)
 }
 
 fn numbered(kind: u32, blocks: usize) -> Vec<BlockKey> {
@@ -98,7 +98,10 @@ impl Fixture {
     fn write_tail(&self, tokens: &[u32]) -> Vec<BlockKey> {
         let chain = keys(None, tokens);
         let rest = &tokens[chain.len() * TOKENS..];
-        let tail = chain.last().unwrap().tail(rest);
+        let tail = chain
+            .last()
+            .unwrap()
+            .tail(&PrefixContent::text(rest), 0..rest.len());
         let files = vec![tail.part(0), tail.part(1), tail];
         self.write_as(&files[..2], |_| 0, contents);
         let record = TailRecord {
@@ -131,7 +134,7 @@ impl Fixture {
     fn found_tail(&self, tokens: &[u32], longer_than: usize) -> (usize, usize, usize) {
         let chain = keys(None, tokens);
         let search = TailSearch {
-            tokens: tokens.to_vec(),
+            prefix: PrefixContent::text(tokens),
             longer_than,
         };
         let load = self
@@ -150,7 +153,8 @@ impl Fixture {
                 } => {
                     rest = count;
                     let start = blocks * TOKENS;
-                    let key = chain[blocks - 1].tail(&tokens[start..start + count]);
+                    let key =
+                        chain[blocks - 1].tail(&PrefixContent::text(tokens), start..start + count);
                     assert_eq!((record.parts, record.rest), (2, contents(&key)));
                     tail = Some(key);
                 }
@@ -463,7 +467,7 @@ fn used_tails_are_removed_after_others() {
         cache.write_tail(tokens);
     }
     std::thread::sleep(Duration::from_millis(20));
-    let tail = |tokens: &[u32]| keys(None, tokens)[3].tail(&tokens[16..]);
+    let tail = |tokens: &[u32]| keys(None, tokens)[3].tail(&PrefixContent::text(tokens), 16..18);
     cache.cache.touch(keys(None, &a), Some(tail(&a)));
     assert!(cache.cache.flush(PATIENCE));
     let half = cache.stats().bytes / 2;

@@ -366,6 +366,39 @@ pub fn imported_ranges_equal_computed(subject: &Subject) -> Result<(), String> {
     Ok(())
 }
 
+/// Also if several groups of layers are in ranges: those whose windows are longer than the context.
+pub fn adjacent_ranges_make_one(subject: &Subject) -> Result<(), String> {
+    for context in [None, Some(7)] {
+        let options = SessionOptions {
+            context,
+            ..SessionOptions::default()
+        };
+        let mut probe = TestSession::open(subject, &options)?;
+        let media = &probe.session.capabilities().media;
+        if probe.session.range_fingerprint().is_err() || media.whole_prompt {
+            return Ok(());
+        }
+        let tokens = probe.tokens(13, 6);
+        let sequence = probe.create()?;
+        probe.logits(sequence, &tokens, 0)?;
+        let (mut whole, mut parts) = (Vec::new(), Vec::new());
+        let export = |range, out: &mut Vec<u8>| {
+            let exported = probe.session.export_range(sequence, range, out);
+            exported.map_err(|error| error.to_string())
+        };
+        export(0..6, &mut whole)?;
+        export(0..1, &mut parts)?;
+        export(1..4, &mut parts)?;
+        export(4..6, &mut parts)?;
+        if whole != parts {
+            return Err(format!(
+                "context {context:?}: the parts differ from the whole"
+            ));
+        }
+    }
+    Ok(())
+}
+
 pub fn greedy_is_argmax(subject: &Subject) -> Result<(), String> {
     let mut probe = open(subject)?;
     let tokens = probe.tokens(12, 20);

@@ -2,9 +2,10 @@
 
 use std::ops::Range;
 
-use super::{Subject, TestSession};
+use super::{Subject, TestSession, tails};
 use crate::{
-    Emit, Media, MediaHandle, MediaId, SequenceId, SessionError, SessionOptions, Span, StepBatch,
+    Emit, Media, MediaHandle, MediaId, PrefixCopy, SequenceId, SessionError, SessionOptions, Span,
+    StepBatch,
 };
 
 const ONE: Emit = Emit::Logits { positions: 1 };
@@ -342,7 +343,7 @@ pub fn fork_equals_fresh(subject: &Subject) -> Result<(), String> {
     let Some(mut probe) = open(subject)? else {
         return Ok(());
     };
-    let shares = probe.session.capabilities().prefix_copy != crate::PrefixCopy::None;
+    let shares = probe.session.capabilities().prefix_copy != PrefixCopy::None;
     for media in all_media(subject, &probe) {
         let handle = encode(&mut probe, &media)?;
         let parts = prompt(&probe, handle, 71);
@@ -421,6 +422,69 @@ pub fn imported_equals_exported(subject: &Subject) -> Result<(), String> {
             release(&mut probe, fork)?;
         }
         release(&mut probe, source)?;
+    }
+    Ok(())
+}
+
+/// The other session has not encoded the media.
+pub fn imported_ranges_equal_computed(subject: &Subject) -> Result<(), String> {
+    let (Some(probe), Some(other)) = (open(subject)?, open(subject)?) else {
+        return Ok(());
+    };
+    let capabilities = probe.session.capabilities();
+    if probe.session.range_fingerprint().is_err() || capabilities.media.whole_prompt {
+        return Ok(());
+    }
+    let has_tails = capabilities.prefix_copy == PrefixCopy::AtSnapshots;
+    let mut sessions = [probe, other];
+    for media in all_media(subject, &sessions[0]) {
+        let handle = encode(&mut sessions[0], &media)?;
+        let parts = prompt(&sessions[0], handle, 91);
+        let source = sessions[0].create()?;
+        feed(&mut sessions[0], source, &parts)?;
+        let len = total(&parts);
+        let rest = sessions[0].tokens(93, 3);
+        let fork = sessions[0].session.fork(source, len);
+        let expected = sessions[0].logits(fork.map_err(failed("fork"))?, &rest, 1)?;
+        for step in [len, 7] {
+            let imported = tails::copy_ranges(&mut sessions, (source, len), step)?;
+            let [probe, other] = &mut sessions;
+            if has_tails {
+                for part in tails::parts(probe, (source, len), 1 << 16)? {
+                    let added = other.session.import_tail(imported, &part);
+                    added.map_err(failed("import_tail"))?;
+                }
+            } else {
+                for at in 0..len {
+                    let cuts = [(&*probe, source), (&*other, imported)];
+                    let [computed, copied] =
+                        cuts.map(|(session, sequence)| session.session.reusable(sequence, at));
+                    if computed != copied {
+                        return Err(format!("cut at {at}: {computed:?}, imported {copied:?}"));
+                    }
+                }
+            }
+            let found = other.logits(imported, &rest, 1)?;
+            probe.same(&format!("imported in steps of {step}"), &expected, &found)?;
+            release(other, imported)?;
+        }
+        let mut bytes = Vec::new();
+        let [probe, other] = &mut sessions;
+        let exported = probe.session.export_range(source, 0..len, &mut bytes);
+        exported.map_err(failed("export_range"))?;
+        let positions = bytes.len();
+        let exported = probe.session.export_range_media(source, 0..len, &mut bytes);
+        exported.map_err(failed("export_range_media"))?;
+        // Media that end after the range.
+        if bytes.len() > positions {
+            bytes[positions + 8] ^= 0x40;
+            let imported = other.create()?;
+            if other.session.import_range(imported, len, &bytes).is_ok() {
+                return Err("media beyond a range are accepted".to_owned());
+            }
+            release(other, imported)?;
+        }
+        release(probe, source)?;
     }
     Ok(())
 }

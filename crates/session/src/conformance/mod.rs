@@ -116,6 +116,10 @@ const CHECKS: &[(&str, Check)] = &[
         equivalence::imported_ranges_equal_computed,
     ),
     (
+        "adjacent ranges make one",
+        equivalence::adjacent_ranges_make_one,
+    ),
+    (
         "imported tails equal computed ones",
         tails::imported_equal_computed,
     ),
@@ -185,6 +189,10 @@ const CHECKS: &[(&str, Check)] = &[
     (
         "an imported sequence with media equals the exported one",
         media::imported_equals_exported,
+    ),
+    (
+        "imported ranges with media equal computed ones",
+        media::imported_ranges_equal_computed,
     ),
     (
         "released media free their memory",

@@ -45,9 +45,9 @@ fn compute(probe: &mut TestSession, tokens: &[u32]) -> Result<SequenceId, String
     Ok(sequence)
 }
 
-/// Copies a sequence's ranges of `step` positions up to `len` into a new sequence of the other
-/// session.
-fn copy_ranges(
+/// Copies a sequence's ranges of `step` positions up to `len`, with their media, into a new sequence
+/// of the other session.
+pub(super) fn copy_ranges(
     [probe, other]: &mut [TestSession; 2],
     (source, len): (SequenceId, usize),
     step: usize,
@@ -57,6 +57,10 @@ fn copy_ranges(
         let (end, mut bytes) = ((start + step).min(len), Vec::new());
         let exported = probe.session.export_range(source, start..end, &mut bytes);
         error("export_range", exported)?;
+        let exported = probe
+            .session
+            .export_range_media(source, start..end, &mut bytes);
+        error("export_range_media", exported)?;
         let appended = other.session.import_range(imported, end - start, &bytes);
         error("import_range", appended)?;
     }
@@ -64,7 +68,7 @@ fn copy_ranges(
 }
 
 /// The parts of the tail at a length, of about `most` bytes.
-fn parts(
+pub(super) fn parts(
     probe: &TestSession,
     (source, len): (SequenceId, usize),
     most: usize,

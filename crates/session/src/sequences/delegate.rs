@@ -47,6 +47,15 @@ macro_rules! delegate_sequences {
             self.$sequences.truncate(sequence, len)
         }
 
+        fn export_range_media(
+            &self,
+            sequence: $crate::SequenceId,
+            range: std::ops::Range<usize>,
+            out: &mut Vec<u8>,
+        ) -> Result<(), $crate::SessionError> {
+            self.$sequences.export_range_media(sequence, &range, out)
+        }
+
         fn retain_media(&mut self, media: $crate::MediaId) -> Result<(), $crate::SessionError> {
             self.$sequences.retain_media(media)
         }

@@ -1,6 +1,8 @@
 //! Where a sequence's media are, and what follows from it: rotary positions, masks, and the
 //! lengths at which the sequence can be cut.
 
+use std::ops::Range;
+
 use loquat_spec::{MediaAttention, ModelSpec};
 
 use crate::{MediaLayout, SessionError, ViewLayout};
@@ -42,6 +44,25 @@ pub struct PlacedView {
 impl PlacedView {
     fn end(&self) -> usize {
         self.start + self.len
+    }
+
+    /// Its positions in a range of the sequence's.
+    pub(super) fn part(&self, range: &Range<usize>) -> Option<Self> {
+        let (start, end) = (self.start.max(range.start), self.end().min(range.end));
+        (start < end).then(|| Self {
+            start,
+            len: end - start,
+            offset: self.offset + start - self.start,
+            ..*self
+        })
+    }
+
+    /// Whether it goes on with the view where another part ends.
+    pub(super) fn continues(&self, other: &Self) -> bool {
+        other.end() == self.start
+            && other.view == self.view
+            && other.base == self.base
+            && other.offset + other.len == self.offset
     }
 }
 
@@ -117,7 +138,7 @@ impl SequenceLayout {
         added: &mut Vec<PlacedView>,
         start: usize,
         media: &MediaLayout,
-        range: std::ops::Range<usize>,
+        range: Range<usize>,
     ) -> Result<(), SessionError> {
         let all = media.positions();
         let refuse = |why| {

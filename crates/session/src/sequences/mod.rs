@@ -50,7 +50,7 @@ pub use grant::{RowGrant, RowStates};
 pub use layout::{MediaRules, PlacedView, SequenceLayout, TokenPlace};
 use media::MediaRegistry;
 pub use pages::PageSpan;
-use pages::{HeldPages, PageChanges, PagePools, Shortage};
+use pages::{HeldPages, PageChange, PageChanges, PagePools, Shortage};
 pub use slots::Slot;
 use slots::SlotPool;
 use snapshots::Snapshot;
@@ -228,6 +228,11 @@ impl<S: SequenceStorage> Sequences<S> {
     /// [`Session::len`](crate::Session::len).
     pub fn len(&self, id: SequenceId) -> Result<usize, SessionError> {
         Ok(self.get(id)?.len)
+    }
+
+    /// Tokens of a page.
+    pub fn granularity(&self) -> usize {
+        self.pages.granularity()
     }
 
     /// The pages of a group of [`SequenceLimits::kv_groups`].
@@ -473,12 +478,13 @@ impl<S: SequenceStorage> Sequences<S> {
         Ok(views)
     }
 
-    /// A row of one more token that fits into the sequence's own pages and costs no snapshot:
-    /// for rows that no caller has requested yet. `None` if it does not.
+    /// A row of one more token that fits into the sequence's own pages, frees none, and costs no
+    /// snapshot: for rows that no caller has requested yet. `None` if there is no such row.
     pub fn grant_spare(&mut self, id: SequenceId) -> Option<RowGrant> {
         let changes = self.page_changes(self.alive.get(&id)?, 1);
         let states_run_out = self.snapshots.is_some() && self.states.available() == 0;
-        if changes.iter().any(|change| change.acquired > 0) || states_run_out {
+        let changes_pages = |change: &PageChange| change.acquired > 0 || change.dropped > 0;
+        if changes.iter().any(changes_pages) || states_run_out {
             return None;
         }
         self.grant(id, 1, None).ok()

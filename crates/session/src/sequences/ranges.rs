@@ -1,12 +1,15 @@
-//! Ranges of sequences that are exported and imported without their adapters and media.
+//! Ranges of sequences, which are exported and imported without their adapters.
 
 use std::ops::Range;
 
-use super::{RowGrant, SequenceStorage, Sequences};
+use loquat_spec::MediaAttention;
+
+use super::{PlacedView, RowGrant, SequenceStorage, Sequences};
+use crate::transfer::{read_views, write_view};
 use crate::{SequenceId, SessionError};
 
 impl<S: SequenceStorage> Sequences<S> {
-    /// Whether a range can be exported: it exists, and has no media up to its end.
+    /// Whether a range can be exported: it exists, and what it has depends on nothing after it.
     pub fn check_exported_range(
         &self,
         id: SequenceId,
@@ -19,20 +22,37 @@ impl<S: SequenceStorage> Sequences<S> {
                 available: sequence.len,
             });
         }
-        self.check_no_media(id, range.end)
+        self.check_ranges(id)
     }
 
-    /// Appends `tokens` positions, whose pages `write` fills. If sequences of up to `max_context`
-    /// tokens have tails, the sequence then lacks its own.
+    /// [`Session::export_range_media`](crate::Session::export_range_media).
+    pub fn export_range_media(
+        &self,
+        id: SequenceId,
+        range: &Range<usize>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), SessionError> {
+        self.check_exported_range(id, range)?;
+        for view in &self.get(id)?.layout.views {
+            if let Some(part) = view.part(range) {
+                write_view(&part, out);
+            }
+        }
+        Ok(())
+    }
+
+    /// Appends `tokens` positions, whose pages `write` fills, with their exported `media`. If sequences
+    /// of up to `max_context` tokens have tails, the sequence then lacks its own.
     pub fn import_range(
         &mut self,
         id: SequenceId,
         (tokens, max_context): (usize, usize),
+        media: &[u8],
         write: impl FnOnce(&mut Self, &RowGrant) -> Result<(), SessionError>,
     ) -> Result<(), SessionError> {
         let sequence = self.get(id)?;
         let (len, is_partial) = (sequence.len, sequence.partial_tail.is_some());
-        self.check_no_media(id, len)?;
+        self.check_ranges(id)?;
         let wanted = len.saturating_add(tokens);
         if wanted > max_context {
             return Err(SessionError::ContextExceeded {
@@ -43,6 +63,8 @@ impl<S: SequenceStorage> Sequences<S> {
         if tokens == 0 {
             return Ok(());
         }
+        let damaged = || SessionError::BadImport("its media do not match its length".to_owned());
+        let views = read_views(media, len..wanted).ok_or_else(damaged)?;
         let has_tail = self.has_tails(max_context);
         if has_tail && len > 0 && !is_partial {
             return Err(SessionError::Unsupported(
@@ -57,6 +79,7 @@ impl<S: SequenceStorage> Sequences<S> {
         match write(self, &grant) {
             Ok(()) => {
                 self.commit(grant);
+                self.append_views(id, views);
                 if has_tail && let Some(sequence) = self.alive.get_mut(&id) {
                     sequence.partial_tail = Some(0);
                 }
@@ -69,10 +92,27 @@ impl<S: SequenceStorage> Sequences<S> {
         }
     }
 
-    pub(super) fn check_no_media(&self, id: SequenceId, end: usize) -> Result<(), SessionError> {
-        let mut views = self.get(id)?.layout.views.iter();
-        if views.any(|view| view.start < end) {
-            return Err(SessionError::Unsupported("ranges with media"));
+    /// Adds a range's views to the sequence; the first may continue its last one.
+    fn append_views(&mut self, id: SequenceId, views: Vec<PlacedView>) {
+        let Some(sequence) = self.alive.get_mut(&id) else {
+            return;
+        };
+        let known = &mut sequence.layout.views;
+        for view in views {
+            match known.last_mut().filter(|last| view.continues(last)) {
+                Some(last) => last.len += view.len,
+                None => known.push(view),
+            }
+        }
+    }
+
+    /// Refuses sequences whose first positions attend to all of the prompt.
+    pub(super) fn check_ranges(&self, id: SequenceId) -> Result<(), SessionError> {
+        let sequence = self.get(id)?;
+        if self.rules.attention == MediaAttention::FirstRow && !sequence.layout.views.is_empty() {
+            return Err(SessionError::Unsupported(
+                "ranges of prompts that are read as a whole",
+            ));
         }
         Ok(())
     }

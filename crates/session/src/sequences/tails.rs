@@ -24,7 +24,7 @@ impl<S: SequenceStorage> Sequences<S> {
     pub fn exported_tail(&self, id: SequenceId, len: usize) -> Result<Option<Slot>, SessionError> {
         let sequence = self.get_complete(id)?;
         self.check_reusable(id, len)?;
-        self.check_no_media(id, len)?;
+        self.check_ranges(id)?;
         Ok(sequence.state_at(len))
     }
 

@@ -350,7 +350,13 @@ fn pages_behind_windows_are_freed() {
         (0, 7),
         "nothing before the first row"
     );
+    assert!(
+        sequences.grant_spare(id).is_none(),
+        "a row that nobody requested frees nothing, so that the last one can be undone"
+    );
     append(&mut sequences, id, 1).unwrap();
+    let spare = sequences.grant_spare(id).unwrap();
+    sequences.roll_back(spare);
     // The row at 100 reaches back to 61, in the fourth page.
     assert_eq!(window(&sequences, id), (3, 4));
     append(&mut sequences, id, 50).unwrap();

@@ -436,17 +436,28 @@ impl Session for FakeSession {
         Ok(())
     }
 
+    fn export_range_media(
+        &self,
+        sequence: SequenceId,
+        range: Range<usize>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), SessionError> {
+        self.sequences.export_range_media(sequence, &range, out)
+    }
+
     fn import_range(
         &mut self,
         sequence: SequenceId,
         tokens: usize,
         bytes: &[u8],
     ) -> Result<(), SessionError> {
-        let (words, rest) = bytes.as_chunks::<4>();
-        if words.len() != tokens || !rest.is_empty() {
+        let parts = tokens.checked_mul(4);
+        let parts = parts.and_then(|wanted| bytes.split_at_checked(wanted));
+        let Some((words, media)) = parts else {
             let why = format!("{} bytes for {tokens} tokens", bytes.len());
             return Err(SessionError::BadImport(why));
-        }
+        };
+        let words = words.as_chunks::<4>().0;
         let words: Vec<u32> = words.iter().map(|word| u32::from_le_bytes(*word)).collect();
         let max_context = self.options.max_context;
         let append = |sequences: &mut Sequences<Histories>, grant: &RowGrant| {
@@ -456,7 +467,7 @@ impl Session for FakeSession {
             Ok(())
         };
         self.sequences
-            .import_range(sequence, (tokens, max_context), append)?;
+            .import_range(sequence, (tokens, max_context), media, append)?;
         self.update_counters();
         Ok(())
     }
