@@ -35,8 +35,9 @@ impl Judge {
         if source_model.spec.vision.is_some() && !self.judged.reads_images(source_model) {
             return Ok(Outcome::TextOnly);
         }
-        let exactness = golden.info.fp32_vs_fp64.unwrap_or(0.0);
-        let limit = LIMIT.max(exactness).max(self.judged.limit);
+        let reference_error = golden.info.fp32_vs_fp64.unwrap_or(0.0);
+        let inexact = reference_error * self.judged.reference_errors;
+        let limit = LIMIT.max(inexact).max(self.judged.limit);
         let mut notes = Vec::new();
         let mut measured = self.measure_vision(case, source_model, golden, (limit, &mut notes))?;
         if let Some(copy) = hub_style_copy(&case.model)? {
