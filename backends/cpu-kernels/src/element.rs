@@ -1,5 +1,7 @@
 //! The element formats of the KV cache.
 
+use half::slice::HalfFloatSliceExt;
+
 use super::attend_codes::{self, CodedQuery, QueryTile};
 use super::attention::{HeadLayout, PageStep, Softmax, attend_floats};
 use super::code_register::CodeRegister;
@@ -63,6 +65,13 @@ pub trait KvElement: Copy + Default + Send + Sync + 'static {
 pub trait PlainElement: Copy + Default + Send + Sync + 'static {
     fn load(self) -> f32;
     fn store(value: f32) -> Self;
+    /// [`PlainElement::store`] of as many values as there are elements.
+    fn store_all(values: &[f32], out: &mut [Self]) {
+        assert_eq!(values.len(), out.len());
+        for (out, value) in out.iter_mut().zip(values) {
+            *out = Self::store(*value);
+        }
+    }
     /// [`PlainElement::load`] of sixteen.
     fn widen<R: Register>(values: &[Self; LANES]) -> R;
     fn kernel(kernels: &Kernels) -> Attend<Self>;
@@ -106,9 +115,20 @@ impl<T: PlainElement> KvElement for T {
         key: &[f32],
         value: &[f32],
     ) {
-        for (element, value) in layout.elements(slot).zip(key.iter().chain(value)) {
+        let mut stored = [T::default(); LANES];
+        for (chunk, key) in key.chunks(LANES).enumerate() {
+            let stored = &mut stored[..key.len()];
+            T::store_all(key, stored);
+            for (d, element) in stored.iter().enumerate() {
+                let at = layout.keys + (chunk * LANES + d) * PAGE + slot;
+                // SAFETY: the caller's promise.
+                unsafe { page.write(at, *element) };
+            }
+        }
+        if let Some(values) = layout.values {
+            let first = values + slot * layout.value_dim;
             // SAFETY: the caller's promise.
-            unsafe { page.write(element, T::store(*value)) };
+            T::store_all(value, unsafe { page.slice_mut(first, layout.value_dim) });
         }
     }
 
@@ -268,6 +288,22 @@ impl PlainElement for F16Bits {
     #[inline(always)]
     fn store(value: f32) -> Self {
         F16Bits(half::f16::from_f32(value.clamp(-65504.0, 65504.0)).to_bits())
+    }
+
+    /// By sixteen: `half` looks for the instruction at every call.
+    fn store_all(values: &[f32], out: &mut [Self]) {
+        assert_eq!(values.len(), out.len());
+        for (out, values) in out.chunks_mut(LANES).zip(values.chunks(LANES)) {
+            let mut clamped = [0.0f32; LANES];
+            for (clamped, value) in clamped.iter_mut().zip(values) {
+                *clamped = value.clamp(-65504.0, 65504.0);
+            }
+            let mut halves = [half::f16::ZERO; LANES];
+            halves.convert_from_f32_slice(&clamped);
+            for (out, half) in out.iter_mut().zip(halves) {
+                *out = F16Bits(half.to_bits());
+            }
+        }
     }
 
     #[inline(always)]

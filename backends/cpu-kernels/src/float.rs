@@ -148,18 +148,25 @@ unsafe fn quantize(x: &[f32], out: *mut ActivationBlock, stride: usize) {
         for i in 0..GROUP {
             // Adding this leaves the nearest whole number, ties to even, in the low bits.
             let bits = (x[i] * inverse + ROUND_MAGIC).to_bits() as i32;
-            rounded[i] = bits.wrapping_sub(ROUND_MAGIC.to_bits() as i32);
-        }
-        for (code, rounded) in result.codes.iter_mut().zip(&mut rounded) {
             // What is not finite gives any code, which sums of sixteen bits must hold.
-            *code = (*rounded as i8).max(-127);
-            *rounded = i32::from(*code);
+            rounded[i] =
+                i32::from((bits.wrapping_sub(ROUND_MAGIC.to_bits() as i32) as i8).max(-127));
+        }
+        for (code, rounded) in result.codes.iter_mut().zip(&rounded) {
+            *code = *rounded as i8;
         }
         for (half, rounded) in rounded.as_chunks::<SUM_GROUP>().0.iter().enumerate() {
-            let mut pairs = [0; 2];
-            for i in 0..SUM_GROUP {
-                pairs[i / 2 % 2] += rounded[i];
+            // By halves, which the compiler keeps in vectors: pairs of even and of odd number stay
+            // apart.
+            let mut eights = [0; 8];
+            for i in 0..8 {
+                eights[i] = rounded[i] + rounded[i + 8];
             }
+            let mut fours = [0; 4];
+            for i in 0..4 {
+                fours[i] = eights[i] + eights[i + 4];
+            }
+            let pairs = [fours[0] + fours[1], fours[2] + fours[3]];
             result.pair_sums[half] = pairs.map(|sum| sum as i16);
             result.negated_sums[half] = -(pairs[0] + pairs[1]);
         }

@@ -168,7 +168,13 @@ unsafe fn all_tokens<const T: usize, R: Registers, U: Unpack<R>, P: Products<R>>
     // SAFETY: `check` has matched every length; the caller vouches for the rest.
     unsafe {
         match (form.group, form.min.is_some()) {
-            (GROUP, true) => shaped::<T, R, U, P, false, true>(tiles, input, out, stride),
+            // Minimums leave no time that shared loads would save (ADR 0019).
+            (GROUP, true) => {
+                for (index, tile) in tiles.iter().enumerate() {
+                    let out = out.add(index * TILE_ROWS);
+                    shaped::<1, R, U, P, false, true>(&[*tile], input, out, stride);
+                }
+            }
             (GROUP, false) => shaped::<T, R, U, P, false, false>(tiles, input, out, stride),
             _ => shaped::<T, R, U, P, true, false>(tiles, input, out, stride),
         }
@@ -200,7 +206,7 @@ unsafe fn shaped<const T: usize, R, U, P, const SPLIT: bool, const MINS: bool>(
                 let mut first = 0;
                 // With minimums, which are one more load for each product, totals of eight tokens
                 // in registers are faster (ADR 0019).
-                while MINS && T * R::SLICES == 1 && first + 8 <= count {
+                while MINS && R::SLICES == 1 && first + 8 <= count {
                     let range = first..first + 8;
                     first = range.end;
                     tokens::<T, 8, R, U, P, SPLIT, MINS>(tiles, input, range, out, stride);

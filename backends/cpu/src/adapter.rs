@@ -6,7 +6,7 @@ use std::sync::Arc;
 use loquat_cpu_kernels::{Format, LANES, LowRankTile, PlainRows};
 use loquat_session::{AdapterWeights, SessionError};
 use loquat_spec::Role;
-use loquat_weights::{ColumnLengths, Factor, LowRank, Matrix};
+use loquat_weights::{ColumnLengths, Factor, LengthsOf, LowRank, Matrix};
 
 use crate::arena::{Arena, Region};
 use crate::linear::{Linear, LinearWeights};
@@ -114,10 +114,11 @@ impl LoadedAdapter {
     pub fn predict_bytes(adapter: &AdapterWeights) -> u64 {
         let factors = adapter.low_ranks().map(|(role, _, change)| {
             if role == Role::Embedding {
-                let lengths = change
-                    .magnitude
-                    .as_ref()
-                    .map_or(0, |_| ColumnLengths::bytes(change.a.cols()));
+                let lengths = match (&change.magnitude, change.lengths_of) {
+                    (None, _) => 0,
+                    (Some(magnitude), LengthsOf::Rows) => magnitude.len() * 4,
+                    (Some(_), LengthsOf::Columns) => ColumnLengths::bytes(change.a.cols()),
+                };
                 return (change.a.values().len() + change.b.values().len()) * 4 + lengths;
             }
             let magnitudes = change.magnitude.as_ref().map_or(0, |values| values.len());
@@ -160,7 +161,8 @@ impl LoadedAdapter {
                     Ok::<_, SessionError>(())
                 };
                 let lengths = ColumnLengths::compute(change, decode)?;
-                if lengths.is_none() && change.magnitude.is_some() {
+                let has_columns = change.lengths_of == LengthsOf::Columns;
+                if lengths.is_none() && change.magnitude.is_some() && has_columns {
                     let why = "the lengths of the embedding's columns are not finite numbers";
                     return Err(SessionError::InvalidAdapter(why.to_owned()));
                 }
@@ -242,8 +244,8 @@ impl LoadedAdapter {
 
     /// Whether it multiplies the model's own embeddings.
     pub fn scales_embedding(&self) -> bool {
-        let lengths = self.embedding.as_ref().map(|(_, lengths)| lengths);
-        lengths.is_some_and(Option::is_some)
+        let embedding = self.embedding.as_ref();
+        embedding.is_some_and(|(change, _)| change.magnitude.is_some())
     }
 
     /// Adds the change of a token's embedding, which is `base` without adapters.
@@ -252,7 +254,7 @@ impl LoadedAdapter {
             return;
         };
         let scale = scale * change.scale;
-        if let Some(lengths) = lengths {
+        if let Some(magnitude) = &change.magnitude {
             let mut own = vec![0.0f32; out.len()];
             for (k, factor) in change.b.row(token).iter().enumerate() {
                 let factor = scale * factor;
@@ -261,7 +263,16 @@ impl LoadedAdapter {
                 }
             }
             let values = out.iter_mut().zip(base).zip(&own);
-            for (((out, base), own), factor) in values.zip(lengths.factors(scale)) {
+            if let Some(lengths) = lengths {
+                for (((out, base), own), factor) in values.zip(lengths.factors(scale)) {
+                    *out += (base + own) * factor - base;
+                }
+                return;
+            }
+            let sums = base.iter().zip(&own).map(|(base, own)| base + own);
+            let square: f64 = sums.map(|sum| f64::from(sum).powi(2)).sum();
+            let factor = magnitude[token] / (square as f32).max(f32::MIN_POSITIVE).sqrt();
+            for ((out, base), own) in values {
                 *out += (base + own) * factor - base;
             }
             return;

@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 
 use loquat_session::{AdapterWeights, SessionError};
 use loquat_spec::Role;
-use loquat_weights::{ColumnLengths, Factor, LowRank, Matrix};
+use loquat_weights::{ColumnLengths, Factor, LengthsOf, LowRank, Matrix};
 
 use crate::adapted::Select;
 use crate::array::{Array, Ops, Type};
@@ -383,6 +383,10 @@ impl EmbeddingChange {
             let dims = [factor.rows(), factor.cols()];
             upload(ops, factor.values(), &dims, model.dtype)
         };
+        if change.magnitude.is_some() && change.lengths_of == LengthsOf::Rows {
+            let why = "DoRA of an embedding by mlx-lm is only supported on the CPU";
+            return Err(SessionError::InvalidAdapter(why.to_owned()));
+        }
         let lengths = column_lengths(ops, model, change)?;
         if lengths.is_none() && change.magnitude.is_some() {
             let why = "the lengths of the embedding's columns are not finite numbers";

@@ -4,7 +4,9 @@ use std::collections::HashMap;
 use std::path::Path;
 
 use loquat_spec::{Role, Transform};
-use loquat_weights::{AdapterWeights, Checkpoint, ColumnLengths, LowRank, Matrix, WeightsError};
+use loquat_weights::{
+    AdapterWeights, Checkpoint, ColumnLengths, LengthsOf, LowRank, Matrix, WeightsError,
+};
 
 use crate::ConvertError;
 
@@ -123,13 +125,13 @@ impl Merge {
     }
 }
 
-/// What an embedding's columns are multiplied by; `None` if it has no magnitudes.
+/// What an embedding's columns are multiplied by; `None` if it has no magnitudes of columns.
 fn column_factors(
     checkpoint: &Checkpoint,
     change: &LowRank,
     scale: f32,
 ) -> Result<Option<Vec<f32>>, ConvertError> {
-    if change.magnitude.is_none() {
+    if change.magnitude.is_none() || change.lengths_of == LengthsOf::Rows {
         return Ok(None);
     }
     let weights = checkpoint.bind()?;

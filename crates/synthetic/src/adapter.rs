@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use loquat_spec::{Kind, LayerRole, ModelSpec, Role};
 use loquat_weights::{
-    AdapterInfo, AdapterMismatch, AdapterParts, AdapterWeights, Factor, LowRank, Weights,
+    AdapterInfo, AdapterMismatch, AdapterParts, AdapterWeights, Factor, LengthsOf, LowRank, Weights,
 };
 
 use crate::SplitMix64;
@@ -94,6 +94,11 @@ impl AdapterRecipe {
                 let lengths = (0..count).map(|_| 1.0 + random.within(0.1));
                 lengths.collect()
             }),
+            lengths_of: if role == Role::Embedding {
+                LengthsOf::Columns
+            } else {
+                LengthsOf::Rows
+            },
         }
     }
 

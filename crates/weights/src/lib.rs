@@ -34,7 +34,7 @@ mod tensor;
 
 pub use adapter::{
     AdapterBase, AdapterFault, AdapterInfo, AdapterMismatch, AdapterParts, AdapterWeights,
-    ColumnLengths, Factor, LowRank, is_adapter,
+    ColumnLengths, Factor, LengthsOf, LowRank, is_adapter,
 };
 pub use bind::{Mismatch, Weights, bind, fit};
 pub use blob::Blob;

@@ -1,4 +1,4 @@
-//! Adapters of files, against logits of peft.
+//! Adapters of files, against logits of peft, and of mlx-lm for what only that makes.
 
 use std::path::Path;
 
@@ -96,4 +96,20 @@ fn goldens_agree_with_peft() {
     }
     assert!(faults.is_empty(), "{faults:#?}");
     assert_eq!(checked, 25 + 14);
+}
+
+/// Its lengths are of rows, peft's of columns.
+#[test]
+fn dora_of_embedding_agrees_with_mlx_lm() {
+    let folder = goldens::fixtures().join("goldens-lora/mlx_only/llama__embed_dora");
+    let base = goldens::adapter_base(&folder);
+    let checkpoint = Checkpoint::open(&base).unwrap();
+    let adapter = AdapterWeights::open(&folder, &checkpoint.adapter_base()).unwrap();
+    let arrays = Arrays::open(&folder).unwrap();
+    let source = goldens::source(&base).unwrap();
+    let mut opened = open_with(source, &[adapter], Precision::Reference);
+    let whole = AppliedAdapter::whole(opened.ids[0]);
+    let found = opened.logits(&[whole], &arrays.tokens("prompt_b"));
+    let difference = difference(&found, &arrays.floats("logits_b"));
+    assert!(difference <= TOLERANCE, "differs by {difference}");
 }

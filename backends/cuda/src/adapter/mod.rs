@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, BTreeSet};
 
 use loquat_session::{AdapterWeights, OpenError, SessionError};
 use loquat_spec::{Kind, ModelSpec, Role};
-use loquat_weights::{LowRank, Matrix};
+use loquat_weights::{LengthsOf, LowRank, Matrix};
 
 use crate::device::Device;
 use crate::launch::MAX_RANK;
@@ -113,6 +113,13 @@ impl AdapterTargets {
         }
         let mut unsupported = Vec::new();
         for (role, members) in stacks(adapter) {
+            let has_lengths_of_rows = |change: &LowRank| {
+                change.magnitude.is_some() && change.lengths_of == LengthsOf::Rows
+            };
+            if role == Role::Embedding && members.iter().flatten().any(has_lengths_of_rows) {
+                let why = "DoRA of an embedding by mlx-lm is only supported on the CPU";
+                return Err(SessionError::InvalidAdapter(why.to_owned()));
+            }
             let shapes = members
                 .iter()
                 .map(|change| match (change, self.matrices.get(&role)) {

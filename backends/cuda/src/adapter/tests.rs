@@ -24,6 +24,7 @@ fn change(rank: usize, scale: f32, magnitude: bool) -> LowRank {
         b: factor(2, rank),
         scale,
         magnitude: magnitude.then(|| vec![1.0; 2].into()),
+        lengths_of: LengthsOf::Rows,
     }
 }
 
@@ -196,6 +197,7 @@ fn refused_adapters_are_named_and_freed() {
             b: factor(kind.rows(), 1),
             scale: 1.0,
             magnitude: Some(vec![1.0; kind.rows()].into()),
+            lengths_of: LengthsOf::Rows,
         };
         let parts = AdapterParts {
             low_rank: BTreeMap::from([(role, vec![Some(change)])]),

@@ -27,6 +27,7 @@ fn low_rank(rows: usize, cols: usize, rank: usize, scale: f32, magnitude: bool) 
         b: factor(rows, rank, 2 + rank as u32),
         scale,
         magnitude: magnitude.then(|| noise(rows, 5).iter().map(|value| 1.0 + value).collect()),
+        lengths_of: LengthsOf::Rows,
     }
 }
 

@@ -10,7 +10,8 @@ use loquat_spec::{
 
 use super::file::AdapterFile;
 use super::{
-    AdapterBase, AdapterInfo, AdapterMismatch, AdapterParts, AdapterWeights, Factor, LowRank,
+    AdapterBase, AdapterInfo, AdapterMismatch, AdapterParts, AdapterWeights, Factor, LengthsOf,
+    LowRank,
 };
 use crate::bind::{self, FileShape};
 use crate::checkpoint::text_model_name;
@@ -32,6 +33,8 @@ pub(super) struct LowRankChange {
     pub b: Vec<Arc<Factor>>,
     pub scale: f32,
     pub magnitude: Option<Vec<f32>>,
+    /// Of an embedding; other matrices' are of rows.
+    pub embedding_lengths_of: LengthsOf,
 }
 
 /// Of all experts of a layer: peft's factors of a parameter of three dimensions.
@@ -246,8 +249,13 @@ impl<'a> AdapterBinder<'a> {
                 ));
             }
         }
-        // Of columns, whose number is checked with the factors.
+        // An embedding's number is checked with the factors.
         let is_embedding = slot.role == Role::Embedding;
+        let lengths_of = if is_embedding {
+            change.embedding_lengths_of
+        } else {
+            LengthsOf::Rows
+        };
         if let Some(magnitude) = change.magnitude.as_ref().filter(|_| !is_embedding)
             && (magnitude.len() != file_rows || turned || !shared)
         {
@@ -295,6 +303,7 @@ impl<'a> AdapterBinder<'a> {
                 b,
                 scale: change.scale,
                 magnitude,
+                lengths_of,
             };
             out.push((slot.role, count, member, low_rank));
         }
@@ -380,6 +389,7 @@ impl<'a> AdapterBinder<'a> {
                     b: Arc::new(own_b.select(rows.iter().copied())),
                     scale,
                     magnitude: None,
+                    lengths_of: LengthsOf::Rows,
                 };
                 self.insert(Role::Layer(layer, *role), experts, expert, low_rank)?;
             }

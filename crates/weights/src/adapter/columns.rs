@@ -1,11 +1,11 @@
 //! Lengths of the columns of an adapted embedding.
 //!
-//! peft's DoRA gives each row of a matrix a length. Of an embedding, whose table it sees transposed,
-//! these are columns: every token's values are multiplied by the same factors.
+//! DoRA gives each row of a matrix a length. Of an embedding, whose table peft sees transposed, these
+//! are columns: every token's values are multiplied by the same factors. mlx-lm's are of rows.
 
 use std::sync::Arc;
 
-use super::LowRank;
+use super::{LengthsOf, LowRank};
 
 /// What the length of each column of `W + scale · b · a` follows from, for any scale.
 #[derive(Clone, Debug)]
@@ -26,7 +26,7 @@ impl ColumnLengths {
     }
 
     /// Reads the whole table; `decode` writes one of its rows. `None` if a length is not a finite
-    /// number, or the change has no magnitudes.
+    /// number, or the change has no magnitudes of columns.
     pub fn compute<E>(
         change: &LowRank,
         mut decode: impl FnMut(usize, &mut [f32]) -> Result<(), E>,
@@ -34,6 +34,9 @@ impl ColumnLengths {
         let Some(magnitude) = &change.magnitude else {
             return Ok(None);
         };
+        if change.lengths_of != LengthsOf::Columns {
+            return Ok(None);
+        }
         let cols = change.a.cols();
         let (mut row, mut own) = (vec![0.0f32; cols], vec![0.0f32; cols]);
         let mut sums = vec![[0.0f64; 3]; cols];

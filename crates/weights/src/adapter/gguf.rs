@@ -8,7 +8,7 @@ use loquat_spec::families;
 use super::bind::{Change, LowRankChange, Targets};
 use super::file::{AdapterFault, AdapterFile};
 use super::tensors::factors;
-use super::{AdapterBase, AdapterInfo};
+use super::{AdapterBase, AdapterInfo, LengthsOf};
 use crate::RawTensor;
 use crate::gguf::{Gguf, Metadata};
 
@@ -131,5 +131,6 @@ fn low_rank(
             (alpha / rank as f64) as f32
         },
         magnitude: None,
+        embedding_lengths_of: LengthsOf::Rows,
     })
 }

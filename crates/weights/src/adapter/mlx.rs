@@ -8,7 +8,7 @@ use loquat_spec::Config;
 use super::bind::{Change, LowRankChange, Targets};
 use super::file::{AdapterFault, AdapterFile};
 use super::tensors::{factors, values};
-use super::{AdapterBase, AdapterInfo, Factor};
+use super::{AdapterBase, AdapterInfo, Factor, LengthsOf};
 use crate::RawTensor;
 
 #[derive(Default)]
@@ -167,18 +167,13 @@ impl Context<'_> {
                 "`{module}` has rank {rank}, but the config says {expected}"
             ));
         }
-        if is_embedding && magnitude.is_some() {
-            return Err(format!(
-                "`{module}`: DoRA of an embedding by mlx-lm is not supported; train it as LoRA, or \
-                 with peft"
-            ));
-        }
         let change = |target: String| LowRankChange {
             target,
             a: a.clone(),
             b: b.clone(),
             scale: self.scale,
             magnitude: magnitude.clone(),
+            embedding_lengths_of: LengthsOf::Rows,
         };
         let mut changes = vec![change(target)];
         // The module is also the head.

@@ -89,8 +89,8 @@ fn name_words(name: &str) -> Option<BTreeSet<String>> {
     Some(words.collect())
 }
 
-/// `W + scale · b · a` in place of a matrix `W`. With magnitudes (DoRA), each row of the sum then
-/// has its magnitude as length.
+/// `W + scale · b · a` in place of a matrix `W`. With magnitudes (DoRA), each row or column of the
+/// sum then has its magnitude as length.
 #[derive(Clone, Debug)]
 pub struct LowRank {
     /// `[rank][column]`. Roles whose rows are parts of one tensor share it.
@@ -99,8 +99,18 @@ pub struct LowRank {
     pub b: Arc<Factor>,
     /// Without the strength that a request chooses.
     pub scale: f32,
-    /// For each row; of the embedding for each column, see [`ColumnLengths`].
+    /// For each row or column, as `lengths_of` says.
     pub magnitude: Option<Arc<[f32]>>,
+    pub lengths_of: LengthsOf,
+}
+
+/// What the magnitudes of DoRA are the lengths of.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum LengthsOf {
+    #[default]
+    Rows,
+    /// Only of an embedding, by peft: see [`ColumnLengths`].
+    Columns,
 }
 
 /// A matrix of decoded values.
@@ -371,9 +381,12 @@ fn low_rank_fault(role: Role, kind: Option<Kind>, members: &[Option<LowRank>]) -
                 [rows, cols]
             ));
         }
-        let (expected, what) = match role {
-            Role::Embedding => (cols, "columns"),
-            _ => (rows, "rows"),
+        if change.lengths_of == LengthsOf::Columns && role != Role::Embedding {
+            return Some("only an embedding has lengths of columns".to_owned());
+        }
+        let (expected, what) = match change.lengths_of {
+            LengthsOf::Columns => (cols, "columns"),
+            LengthsOf::Rows => (rows, "rows"),
         };
         let magnitude = change.magnitude.as_ref();
         let lengths = magnitude.map_or(expected, |values| values.len());

@@ -10,7 +10,7 @@ use serde_json::Value;
 use super::bind::{Change, ExpertsChange, LowRankChange, Targets};
 use super::file::{AdapterFault, AdapterFile};
 use super::tensors::{factors, values};
-use super::{AdapterBase, AdapterInfo, Factor};
+use super::{AdapterBase, AdapterInfo, Factor, LengthsOf};
 use crate::{Format, RawTensor};
 
 /// Fields that describe training, or name what the tensors show.
@@ -357,6 +357,7 @@ fn low_rank(lora: &Arc<LoraConfig>, module: &str, parts: &Module) -> Result<Chan
         b: vec![Arc::new(b)],
         scale: lora.scale(module, rank),
         magnitude,
+        embedding_lengths_of: LengthsOf::Columns,
     }))
 }
 
