@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -57,6 +57,8 @@ pub(crate) struct Shared {
     pub queued: AtomicUsize,
     /// Of the writer.
     pub pace: Pace,
+    /// The writer has listed the folder.
+    pub is_listed: AtomicBool,
     /// Blocks that exist or wait for the writer, as far as this process knows.
     known: Mutex<HashSet<BlockKey>>,
 }
@@ -100,6 +102,7 @@ impl DiskCache {
             wake: Box::new(wake),
             queued: AtomicUsize::new(0),
             pace: Pace::default(),
+            is_listed: AtomicBool::new(false),
             known: Mutex::default(),
         });
         let (reads, requests) = mpsc::channel();
@@ -144,6 +147,11 @@ impl DiskCache {
     /// Whether the block exists or waits for the writer, as far as this process knows.
     pub fn contains(&self, key: &BlockKey) -> bool {
         self.shared.known().contains(key)
+    }
+
+    /// Whether the block may exist: also before the folder is listed, which takes a moment.
+    pub fn may_contain(&self, key: &BlockKey) -> bool {
+        !self.shared.is_listed.load(Ordering::Acquire) || self.contains(key)
     }
 
     /// Whether the writer takes another block without much waiting in memory.

@@ -44,7 +44,7 @@ pub(crate) fn run(shared: &Arc<Shared>, commands: &Receiver<WriteCommand>) {
         Ok(blocks) => shared.learn(blocks.iter().map(|block| block.key)),
         Err(error) => tracing::warn!(%error, "the folder of cached keys and values is unreadable"),
     }
-    // Requests look for what the folder has, so it was listed first.
+    shared.is_listed.store(true, Ordering::Release);
     yield_to_others();
     for command in commands {
         match command {

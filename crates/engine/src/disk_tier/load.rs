@@ -58,7 +58,7 @@ impl Worker {
             return;
         };
         // A conversation that continues in memory does not wait for a look at the disk.
-        if blocks > 0 && !tier.disk.contains(next) {
+        if blocks > 0 && !tier.disk.may_contain(next) {
             return;
         }
         let worth = Worth {

@@ -507,3 +507,18 @@ fn processes_share_a_folder() {
     let whole = |file: &PathBuf| file.extension().is_some_and(|name| name == "kvblock");
     assert!(files(path).iter().all(whole), "{:?}", files(path));
 }
+
+/// A request that arrives right after a start looks for what the folder has.
+#[test]
+fn blocks_are_not_missed_before_the_folder_is_listed() {
+    let folder = TempDir::new().unwrap();
+    let (stored, other) = (numbered(1, 3), numbered(2, 1));
+    Fixture::open(folder.path(), 1 << 20).write(&stored);
+    for _ in 0..20 {
+        let cache = Fixture::open(folder.path(), 1 << 20);
+        assert!(cache.cache.may_contain(&stored[2]));
+        assert!(cache.cache.flush(PATIENCE), "it is listed then");
+        assert!(cache.cache.may_contain(&stored[2]));
+        assert!(!cache.cache.may_contain(&other[0]));
+    }
+}
