@@ -24,7 +24,7 @@ const OPENING: &str = "\
 
 Generated from runs of the committed goldens by `cargo xtask goldens --committed --write-matrix docs/support.md`, which writes the columns of one backend (`--backend mlx` for MLX's); `cargo xtask test` fails if the page differs from the runs. How each family was verified, in each format and on each backend:
 
-- **golden**: tiny checkpoints of the family reproduce the logits of the reference implementation: whole prompts, token by token, and in chunks. The number is the worst absolute difference over all of them, rounded up; 1e-4 is allowed, and 1e-3 where MLX quantized the weights or computes. On `mlx`, MLX's CPU device was judged in fp32, and the number is a power of ten from 1e-4 up, because its results differ slightly between machines; `cpu`'s are bit-identical.
+- **golden**: tiny checkpoints of the family reproduce the logits of the reference implementation: whole prompts, token by token, and in chunks. The number is the worst absolute difference over all of them, rounded up; 1e-4 is allowed, and 1e-3 where MLX quantized the weights or computes. On `mlx`, MLX's CPU device was judged in fp32, and the number is a power of ten from 1e-4 up, because its results differ slightly between machines; `cpu`'s are bit-identical. `cuda` was judged in fp32 on one NVIDIA H200, in November 2026, and its numbers are powers of ten from 1e-5 up; where a vision model's reference has an error of its own above 5e-5, twice that is allowed.
 - a model's name: its **real weights** reproduce transformers' log-probabilities and greedy texts.
 - **loads only**: a checkpoint opens; there is no reference to compare it with.
 - –: not verified; it may or may not load.
