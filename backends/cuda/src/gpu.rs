@@ -120,7 +120,7 @@ impl Device for Gpu {
     }
 
     fn launch(&mut self, op: &Op, step: &Step) -> Result<(), DeviceError> {
-        self.launch_as(op, step, false)
+        self.launch_as(op, step, waits(op))
     }
 
     fn record(&mut self, launches: Vec<(Op, Step)>) -> Result<RecordId, DeviceError> {
@@ -128,9 +128,7 @@ impl Device for Gpu {
         let graph = context.capture(|_| {
             let mut follows = false;
             for (op, step) in &launches {
-                // A kernel that waits may start before the one before it ends.
-                let waits = matches!(op, Op::Fused(op) if op.waits());
-                self.launch_as(op, step, waits && follows)?;
+                self.launch_as(op, step, waits(op) && follows)?;
                 follows = true;
             }
             Ok::<_, RecordError>(())
@@ -262,6 +260,11 @@ impl Gpu {
         unsafe { self.context.launch(function, &config, parameters) }?;
         Ok(())
     }
+}
+
+/// Whether an operation's kernel waits for the one before it, so that it may start before that ends.
+fn waits(op: &Op) -> bool {
+    matches!(op, Op::Fused(op) if op.waits())
 }
 
 /// An error while launches are recorded.
