@@ -379,7 +379,7 @@ fn depth_follows_acceptance_and_cost() {
 
 #[test]
 fn neighbours_without_drafts_are_slowed_little() {
-    let fake = device(1000, 200);
+    let fake = device(1000, 20);
     let quick = greedy(&prompt(1, 20), 200);
     let other = GenerateRequest {
         draft_tokens: Some(0),
@@ -401,7 +401,7 @@ fn neighbours_without_drafts_are_slowed_little() {
     speculator.replace(Box::new(RightProposer(answers)), false);
     let drafted = time(&mut harness);
     assert!(harness.engine.stats().speculation.accepted_tokens > 50);
-    assert!(drafted < 1.25 * plain, "{drafted} instead of {plain}");
+    assert!(drafted < 1.06 * plain, "{drafted} instead of {plain}");
 }
 
 #[test]
