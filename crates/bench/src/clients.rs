@@ -21,7 +21,7 @@ use super::random::{LengthRange, Random};
 use super::report::{Report, Table, number};
 use super::stats::{Spread, disk_json, median};
 use super::timed_answer::{TimedAnswer, ask_async, greedy, join, millis};
-use super::{Harness, Scenario, warm_up};
+use super::{Harness, Scenario, plain_options, warm_up};
 
 /// How often the engine's statistics are sampled.
 const SAMPLING_INTERVAL: Duration = Duration::from_millis(20);
@@ -181,7 +181,7 @@ impl Clients {
             max_queue: EngineOptions::default().max_queue.max(clients),
             max_slowdown: self.max_slowdown,
             kv_disk: self.kv_disk.clone(),
-            ..EngineOptions::default()
+            ..plain_options()
         };
         let engine = Engine::start(session, None, options)?;
         let pool = self.pool(vocab_size);

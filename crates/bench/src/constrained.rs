@@ -25,7 +25,7 @@ use super::report::{Report, Table, number, rounds_heading};
 use super::stats::{median, median_ratio};
 use super::timed_answer::{TimedAnswer, ask_async};
 use super::workload::overlapping_speed;
-use super::{Harness, Scenario, warm_up};
+use super::{Harness, Scenario, plain_options, warm_up};
 
 /// Tokens in the context when decoding starts.
 const PROMPT: usize = 16;
@@ -174,7 +174,7 @@ impl Scenario for Constrained {
         // All sequences decode together, so prefill is not throttled.
         let options = EngineOptions {
             max_slowdown: f32::INFINITY,
-            ..EngineOptions::default()
+            ..plain_options()
         };
         let engine = Engine::start(warm_up(session)?, None, options)?;
         let grammar = self.grammar(harness.model)?;

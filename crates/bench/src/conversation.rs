@@ -10,7 +10,7 @@ use super::random::Random;
 use super::report::{Report, Table, number, rounds_heading};
 use super::stats::{Spread, disk_json, median};
 use super::timed_answer::{ask, greedy, millis};
-use super::{Harness, Scenario, warm_up};
+use super::{Harness, Scenario, plain_options, warm_up};
 
 pub struct Conversation {
     pub turns: usize,
@@ -95,11 +95,11 @@ impl Scenario for Conversation {
         for round in 0..self.rounds {
             let with = EngineOptions {
                 kv_disk: self.kv_disk.clone(),
-                ..EngineOptions::default()
+                ..plain_options()
             };
             let without = EngineOptions {
                 cache_bytes: Some(0),
-                ..EngineOptions::default()
+                ..plain_options()
             };
             let stored;
             (session, stored) = self.converse(session, with, round, &mut cached)?;

@@ -21,6 +21,7 @@ mod prefill_interference;
 mod random;
 mod report;
 mod soak;
+mod speculation;
 mod startup;
 mod stats;
 pub mod synthetic;
@@ -29,7 +30,7 @@ mod workload;
 mod workloads;
 
 use loquat::ModelFiles;
-use loquat_engine::{Engine, EngineOptions};
+use loquat_engine::{Engine, EngineOptions, SpeculationMode, SpeculationOptions};
 use loquat_session::{Capabilities, Memory, Session, SessionOptions};
 use loquat_spec::ModelSpec;
 
@@ -52,6 +53,7 @@ pub use prefill_interference::PrefillInterference;
 pub use random::{InvalidLengthRange, LengthRange};
 pub use report::{Report, ReportHead, Table};
 pub use soak::Soak;
+pub use speculation::Speculation;
 pub use startup::Startup;
 pub use workload::Workload;
 pub use workloads::Workloads;
@@ -101,11 +103,23 @@ impl Harness<'_> {
     }
 }
 
+/// The engine's options without speculative decoding: random weights repeat themselves, and each
+/// step must compute what its scenario measures.
+fn plain_options() -> EngineOptions {
+    EngineOptions {
+        speculation: SpeculationOptions {
+            mode: SpeculationMode::Off,
+            ..SpeculationOptions::default()
+        },
+        ..EngineOptions::default()
+    }
+}
+
 /// Runs one request, so that later ones find memory and caches warm.
 fn warm_up(session: Box<dyn Session>) -> Result<Box<dyn Session>, BenchError> {
     let vocab_size = session.capabilities().vocab_size;
     let room = session.capabilities().max_context;
-    let engine = Engine::start(session, None, EngineOptions::default())?;
+    let engine = Engine::start(session, None, plain_options())?;
     let prompt = Random::new(u64::MAX, 0).tokens(vocab_size, (room / 2).clamp(1, 32));
     let tokens = (room - prompt.len()).clamp(1, 8);
     ask(&engine, greedy(prompt, tokens))?;

@@ -17,7 +17,7 @@ use super::random::Random;
 use super::report::{Report, Table, number, rounds_heading};
 use super::stats::{Spread, median};
 use super::timed_answer::{ask, greedy, join, millis, read};
-use super::{Harness, Scenario, warm_up};
+use super::{Harness, Scenario, plain_options, warm_up};
 
 /// Prompt length of the running streams.
 const STREAM_PROMPT: usize = 32;
@@ -42,7 +42,7 @@ impl PrefillInterference {
     fn engine(&self, session: Box<dyn Session>) -> Result<Engine, BenchError> {
         let options = EngineOptions {
             max_slowdown: self.max_slowdown,
-            ..EngineOptions::default()
+            ..plain_options()
         };
         Ok(Engine::start(session, None, options)?)
     }

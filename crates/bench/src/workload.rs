@@ -14,6 +14,7 @@ use futures_util::future::join_all;
 use pollster::block_on;
 
 use super::error::BenchError;
+use super::plain_options;
 use super::random::Random;
 use super::timed_answer::{greedy, read};
 
@@ -308,7 +309,7 @@ pub fn through_engine(
     // If prefill were throttled, the first sequences would end before the last begin.
     let options = EngineOptions {
         max_slowdown: f32::INFINITY,
-        ..EngineOptions::default()
+        ..plain_options()
     };
     let engine = Engine::start(session, None, options)?;
     let request = |tokens, index, max_tokens| greedy(prompt(vocab_size, tokens, index), max_tokens);

@@ -8,11 +8,11 @@ use clap::ValueEnum;
 use loquat::ModelFiles;
 use loquat_bench::{
     Adapters, Clients, Constrained, Contention, Conversation, Encoding, EngineOverhead, Figure,
-    Harness, Http, PrefillInterference, Report, ReportHead, Scenario, Soak, Startup, Until,
-    Workload, Workloads, machine, synthetic,
+    Harness, Http, PrefillInterference, Report, ReportHead, Scenario, Soak, Speculation, Startup,
+    Until, Workload, Workloads, machine, synthetic,
 };
 use loquat_convert::WorkFolder;
-use loquat_engine::DiskOptions;
+use loquat_engine::{DiskOptions, SpeculationOptions};
 use loquat_server::config::units;
 use loquat_synthetic::Recipe;
 
@@ -221,6 +221,13 @@ fn scenario(args: &BenchArgs, blocks: Option<&BenchBlocks>) -> Result<Box<dyn Sc
             rounds: args.rounds(5),
             run_arguments: run_arguments(args),
         })
+    } else if let Some(mode) = args.speculative {
+        let options = SpeculationOptions {
+            mode,
+            ..SpeculationOptions::default()
+        };
+        let lengths = (tokens, args.rounds(5));
+        Box::new(Speculation::new(options, args.batches(1), lengths, seed))
     } else if args.constrained {
         Box::new(Constrained {
             batches: args.batches(1),
@@ -295,7 +302,9 @@ fn serve_arguments(args: &BenchArgs) -> Vec<String> {
         ("--context", session.context.map(|it| it.to_string())),
         ("--threads", session.threads.map(|it| it.to_string())),
     ]);
-    model.chain(flags).chain(offline).collect()
+    // The bare session computes each token in a step of its own.
+    let plain = ["--speculative".to_owned(), "off".to_owned()];
+    model.chain(flags).chain(offline).chain(plain).collect()
 }
 
 /// A `loquat run` command that opens the same model the same way and generates one token.

@@ -56,7 +56,10 @@ pub fn run(args: &GenerateArgs, verbose: bool) -> Result<(), CliError> {
     let options = LoadOptions {
         backend,
         session: args.session.options(1),
-        engine: EngineOptions::default(),
+        engine: EngineOptions {
+            speculation: args.speculation.options(),
+            ..EngineOptions::default()
+        },
         adapters: load::adapters(&store, &files, &args.adapters.files)?,
     };
     let model = load::model(&files, context, options)?;

@@ -159,6 +159,7 @@ impl ModelOpener<'_> {
                     .kv_disk
                     .filter(|bytes| *bytes > 0)
                     .map(|max_bytes| load::kv_blocks(self.store.cache_dir(), max_bytes)),
+                speculation: self.args.speculation.options(),
                 ..EngineOptions::default()
             },
             adapters: prepared.adapters.clone(),

@@ -232,6 +232,7 @@ impl Worker {
             urgency: turn.urgency,
             sequence,
             paused: None,
+            drafts: Vec::new(),
             draw,
             media,
             whole_prompt: self.session.capabilities().media.whole_prompt,
@@ -256,8 +257,9 @@ impl Worker {
         let rows = self.rows.iter();
         let wanted: usize = rows
             .map(|row| {
-                self.limits
-                    .row(self.running[row.index].computed, row.tokens)
+                let running = &self.running[row.index];
+                let tokens = row.tokens + running.drafts.len();
+                self.limits.row(running.computed, tokens)
             })
             .sum();
         while self.session.memory().kv_in_use + wanted > self.limits.kv_capacity

@@ -1,11 +1,8 @@
 //! A thread that computes constraint masks while the session computes a step.
 
-use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::sync::mpsc;
 
-use crate::EngineError;
 use crate::active_constraint::ActiveConstraint;
-use crate::error::panic_message;
 
 /// Sends constraints to the thread before a step and receives them after it. The thread starts with
 /// the first constraint.
@@ -78,17 +75,6 @@ fn start() -> WorkerChannels {
 }
 
 fn done(mut job: MaskJob) -> MaskJob {
-    let looked = catch_unwind(AssertUnwindSafe(|| {
-        job.constraint.constraint_worker(job.vocab_size)
-    }));
-    let looked = looked.unwrap_or_else(|panic| {
-        Err(EngineError::Panicked {
-            doing: "constraining",
-            message: panic_message(&*panic),
-        })
-    });
-    if let Err(error) = looked {
-        job.constraint.fail(error);
-    }
+    job.constraint.compute_masks(job.vocab_size);
     job
 }

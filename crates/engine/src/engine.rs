@@ -21,10 +21,11 @@ use crate::request::ValidationContext;
 use crate::sampling::fresh_seed;
 use crate::sequence::{NewSequence, Sequence};
 use crate::shared::{EngineSnapshot, QueueLimits, QueueSlot, Shared};
+use crate::speculation::Speculator;
 use crate::text_stream::TextStream;
 use crate::time::TimeSource;
 use crate::worker::{Command, Worker};
-use crate::{Choices, EngineError, GenerateRequest, Generation, Stats};
+use crate::{Choices, EngineError, GenerateRequest, Generation, SpeculationOptions, Stats};
 
 /// The most choices of a request.
 const MOST_CHOICES: usize = 1 << 16;
@@ -63,6 +64,8 @@ pub struct EngineOptions {
     pub queue_timeout: Option<Duration>,
     /// Default of [`GenerateRequest::first_token_timeout`].
     pub first_token_timeout: Option<Duration>,
+    /// Whether and how drafts of the next tokens are verified in one step. They change no token.
+    pub speculation: SpeculationOptions,
 }
 
 impl Default for EngineOptions {
@@ -80,6 +83,7 @@ impl Default for EngineOptions {
             aging: Duration::from_secs(1),
             queue_timeout: None,
             first_token_timeout: None,
+            speculation: SpeculationOptions::default(),
         }
     }
 }
@@ -99,6 +103,7 @@ impl EngineOptions {
             aging,
             queue_timeout: _,
             first_token_timeout: _,
+            speculation,
         } = self;
         let most = capabilities.max_step_tokens;
         check_option("step_tokens", step_tokens.unwrap_or(most), most)?;
@@ -108,6 +113,9 @@ impl EngineOptions {
         let per_client = max_queue_per_client.unwrap_or(*max_queue);
         check_option("max_queue_per_client", per_client, *max_queue)?;
         check_option("event_buffer", *event_buffer, 1 << 20)?;
+        let most = SpeculationOptions::MOST_TOKENS;
+        check_option("speculation.max_tokens", speculation.max_tokens, most)?;
+        Speculator::check(speculation, capabilities)?;
         if !(1.0..=f32::INFINITY).contains(max_slowdown) {
             return Err(EngineError::OutOfRange {
                 field: "max_slowdown",
@@ -136,6 +144,7 @@ pub struct Engine {
     shared: Arc<Shared>,
     capabilities: Arc<Capabilities>,
     limits: Limits,
+    speculates: bool,
     tokenizer: Option<Tokenizer>,
     options: EngineOptions,
     /// The next group number of a request with several choices.
@@ -194,6 +203,7 @@ impl Engine {
             shared,
             capabilities: Arc::new(capabilities),
             limits: worker.limits,
+            speculates: worker.speculator.is_on(),
             tokenizer,
             options,
             groups: AtomicU64::new(0),
@@ -303,6 +313,11 @@ impl Engine {
     /// The session's capabilities.
     pub fn capabilities(&self) -> Arc<Capabilities> {
         Arc::clone(&self.capabilities)
+    }
+
+    /// Whether tokens are drafted, as its [options](SpeculationOptions) and the session allow.
+    pub fn speculates(&self) -> bool {
+        self.speculates
     }
 
     /// The tokenizer it was started with; without one, events have no text.

@@ -39,6 +39,7 @@ mod settle;
 mod shared;
 #[cfg(test)]
 mod simulation;
+mod speculation;
 mod stats;
 mod text_stream;
 mod time;
@@ -69,5 +70,6 @@ pub use sampling::{
     TEMPERATURE, TOP_K, TOP_N_SIGMA, TOP_P, TYPICAL_P, XTC_PROBABILITY, XTC_THRESHOLD,
     word_sequences,
 };
+pub use speculation::{SpeculationMode, SpeculationOptions, SpeculationStats};
 pub use stats::{Stats, Totals};
-pub use usage::{Timings, Usage};
+pub use usage::{DraftCounts, Timings, Usage};

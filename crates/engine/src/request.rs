@@ -59,6 +59,10 @@ pub struct GenerateRequest {
     pub queue_timeout: Option<Duration>,
     /// How long its first token may take; `None` uses the engine's default.
     pub first_token_timeout: Option<Duration>,
+    /// Most drafts that a step verifies: 0 for none, `None` for the engine's
+    /// [limit](crate::SpeculationOptions::max_tokens), which it cannot exceed. They change how fast
+    /// tokens come, not which.
+    pub draft_tokens: Option<usize>,
 }
 
 /// What a request is validated against.
@@ -91,6 +95,7 @@ impl GenerateRequest {
             adapters,
             queue_timeout: _,
             first_token_timeout: _,
+            draft_tokens: _,
         } = self;
         if !PRIORITIES.contains(priority) {
             return Err(EngineError::OutOfRange {

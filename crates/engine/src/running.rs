@@ -3,11 +3,12 @@
 use std::time::Instant;
 
 use loquat_session::{
-    Draw, Emit, MediaHandle, SequenceId, SessionError, Span, StepBatch, StepOutput,
+    Draw, Emit, MediaHandle, SequenceId, Session, SessionError, Span, StepBatch, StepOutput,
 };
 
 use crate::limits::{KvProgress, Limits};
 use crate::sampling::{self, SamplerScratch};
+use crate::scheduler::SHORT_RUN;
 use crate::sequence::Sequence;
 use crate::{EngineError, PromptMedia};
 
@@ -29,6 +30,8 @@ pub(crate) struct Running {
     pub urgency: i64,
     /// Since when its reader lags.
     pub paused: Option<Instant>,
+    /// Tokens that may follow the known ones, to be verified by its next row.
+    pub drafts: Vec<u32>,
     /// How the session draws the next token, if it can do so alone.
     pub draw: Option<Draw>,
     /// The media that are not computed yet, in order. Rows end before those that are not encoded.
@@ -89,7 +92,7 @@ impl Running {
         self.sequence.scores.is_some()
     }
 
-    /// The next `count` pending tokens and what to emit for them.
+    /// The next `count` pending tokens and what to emit for them and the drafts.
     pub fn next(&self, count: usize) -> (&[u32], Emit) {
         let end = self.computed + count;
         let emit = if let Some(pool) = &self.sequence.pool {
@@ -103,10 +106,13 @@ impl Running {
             Emit::Nothing
         } else if let Some(draw) = self.draw {
             Emit::Drawn(draw)
-        } else if self.sequence.emit_logits {
-            Emit::Logits { positions: 1 }
         } else {
-            Emit::Greedy { positions: 1 }
+            let positions = 1 + self.drafts.len();
+            if self.sequence.emit_logits {
+                Emit::Logits { positions }
+            } else {
+                Emit::Greedy { positions }
+            }
         };
         (&self.sequence.tokens[self.computed..end], emit)
     }
@@ -138,11 +144,15 @@ impl Running {
         (longest, shortest)
     }
 
-    /// Adds the next `count` pending tokens, and the media among them, to a batch.
+    /// Adds the next `count` pending tokens, the media among them and the drafts to a batch.
     pub fn push(&self, count: usize, batch: &mut StepBatch) {
         let (tokens, emit) = self.next(count);
         let (start, end) = (self.computed, self.computed + count);
         let within = |media: &&HeldMedia| media.span.at < end && media.span.end() > start;
+        if !self.drafts.is_empty() {
+            let spans = [Span::Tokens(tokens), Span::Tokens(&self.drafts)];
+            return batch.push_spans(self.id, spans, emit);
+        }
         if !self.media.iter().any(|media| within(&media)) {
             return batch.push(self.id, tokens, emit);
         }
@@ -183,21 +193,106 @@ impl Running {
         if self.pending() > 0 || self.sequence.max_tokens == 0 {
             return Ok(());
         }
+        self.choose((row, 0), output, scratch)?;
+        if self.draw.is_some() {
+            self.draw = self.sequence.sampler.next_draw();
+        }
+        Ok(())
+    }
+
+    /// Chooses the token after the first `right` drafts.
+    fn choose(
+        &mut self,
+        (row, right): (usize, usize),
+        output: &mut StepOutput,
+        scratch: &mut SamplerScratch,
+    ) -> Result<(), EngineError> {
         let sequence = &mut self.sequence;
+        let from_end = 1 + self.drafts.len() - right;
         let by_session = self.draw.is_some() || !sequence.emit_logits;
         sequence.sampled = Some(if sequence.scores.is_some() || !by_session {
-            let last = output.logit_positions(row).checked_sub(1);
-            let logits = output.logits_mut(row, last.ok_or_else(withheld)?);
+            let at = output.logit_positions(row).checked_sub(from_end);
+            let logits = output.logits_mut(row, at.ok_or_else(withheld)?);
             sequence.choose(logits, scratch)?
         } else {
-            let token = output.tokens(row).last();
+            let token = output.tokens(row).iter().rev().nth(from_end - 1);
             sequence.sampler.record_draw();
             crate::TokenInfo::bare(*token.ok_or_else(withheld)?)
         });
-        if self.draw.is_some() {
-            self.draw = sequence.sampler.next_draw();
-        }
         Ok(())
+    }
+
+    /// Chooses one more token from the same row if all tokens since then are what was drafted.
+    /// Returns whether it did.
+    pub fn sample_next(
+        &mut self,
+        row: usize,
+        output: &mut StepOutput,
+        scratch: &mut SamplerScratch,
+    ) -> Result<bool, EngineError> {
+        let came = &self.sequence.tokens[self.computed..];
+        // Without room for its event the token waits for the next step, as it would without drafts.
+        if came.is_empty() || !self.drafts.starts_with(came) || !self.sequence.sink.has_room() {
+            return Ok(false);
+        }
+        let constraint = self.sequence.constraint.as_ref();
+        if constraint.is_some_and(|constraint| !constraint.is_ready()) {
+            return Ok(false);
+        }
+        self.choose((row, came.len()), output, scratch)?;
+        Ok(true)
+    }
+
+    /// Removes the drafts that were wrong from the session. Returns how many were right.
+    pub fn end_drafts(&mut self, session: &mut dyn Session) -> Result<usize, SessionError> {
+        let drafted = self.drafts.len();
+        if drafted == 0 {
+            return Ok(0);
+        }
+        if let Some(constraint) = &mut self.sequence.constraint {
+            constraint.forget_ahead();
+        }
+        let came = &self.sequence.tokens[self.computed..];
+        let pairs = self.drafts.iter().zip(came);
+        let accepted = pairs.take_while(|(draft, token)| draft == token).count();
+        self.drafts.clear();
+        self.sequence.drafts.tokens += drafted;
+        self.sequence.drafts.accepted += accepted;
+        let known = self.sequence.tokens.len();
+        // The last token is never computed, as without drafts.
+        let right = (self.computed + accepted).min(known - 1);
+        if right < self.computed + drafted {
+            // A recurrent model can only be cut where the row began.
+            let len = session.reusable(self.id, right)?;
+            session.truncate(self.id, len)?;
+            (self.computed, self.row_start) = (len, len);
+        } else {
+            self.computed = right;
+        }
+        Ok(accepted)
+    }
+
+    /// The most drafts that could follow a row of `count` tokens. If rejected drafts take the row
+    /// with them, what is computed again must still count as decoding.
+    pub fn max_drafts(&self, count: usize, limit: usize, replays: bool) -> usize {
+        let sequence = &self.sequence;
+        let is_verifiable = self.is_generating()
+            && self.chooses(count)
+            && self.draw.is_none()
+            && sequence.scores.is_none()
+            && sequence.pool.is_none();
+        if !is_verifiable {
+            return 0;
+        }
+        let limit = sequence.draft_tokens.map_or(limit, |own| own.min(limit));
+        let limit = if replays {
+            limit.min(SHORT_RUN.saturating_sub(count + 1))
+        } else {
+            limit
+        };
+        // One token more than there are right drafts is chosen.
+        let left = sequence.max_len() - sequence.tokens.len();
+        limit.min(left.saturating_sub(1))
     }
 
     /// Whether the next `count` tokens end with a choice of the next token.

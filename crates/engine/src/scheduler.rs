@@ -1,6 +1,6 @@
 //! Decides how many tokens of each running sequence the next step computes.
 
-use loquat_session::{Capabilities, StepBatch};
+use loquat_session::Capabilities;
 
 use crate::pacing::PromptPacer;
 use crate::running::Running;
@@ -10,7 +10,7 @@ const SCORED_LOGITS: usize = 8 << 20;
 
 /// Up to this many forced tokens count as decoding: they cost little more than one. Longer runs are
 /// paced like prompts.
-const SHORT_RUN: usize = 16;
+pub(crate) const SHORT_RUN: usize = 16;
 
 #[derive(Debug)]
 pub(crate) struct Scheduler {
@@ -61,16 +61,10 @@ impl Scheduler {
             .record(mix.streams, mix.prompt_tokens, record_event);
     }
 
-    /// Fills the batch: first sequences with one pending token, then prompts, within the step's
+    /// Fills the rows: first sequences with one pending token, then prompts, within the step's
     /// token limit and the pacing of running streams.
-    pub fn fill(
-        &mut self,
-        running: &[Running],
-        rows: &mut Vec<Scheduled>,
-        batch: &mut StepBatch,
-    ) -> StepMix {
+    pub fn fill(&mut self, running: &[Running], rows: &mut Vec<Scheduled>) -> StepMix {
         rows.clear();
-        batch.clear();
         self.grants.clear();
         // One token each for all, before any takes more.
         let mut room = self.step_tokens.saturating_sub(running.len());
@@ -112,13 +106,25 @@ impl Scheduler {
         };
         let streams = rows.len().min(streams);
         rows.extend(self.grants.iter().filter(|grant| grant.tokens > 0));
-        for row in rows.iter() {
-            running[row.index].push(row.tokens, batch);
-        }
         StepMix {
             streams,
             prompt_tokens,
         }
+    }
+
+    /// Whether the step's rows include prompts, or leave them out because of pacing.
+    pub fn has_prompts(&self) -> bool {
+        !self.grants.is_empty()
+    }
+
+    /// The tokens that all rows together may have.
+    pub fn step_tokens(&self) -> usize {
+        self.step_tokens
+    }
+
+    /// Positions whose logits a step may emit.
+    pub fn scored_positions(&self) -> usize {
+        self.scored_positions
     }
 
     /// Moves the ends of rows to where their media and masks allow it. Returns how many tokens the

@@ -13,9 +13,13 @@ use crate::generation::EventSink;
 use crate::pooling::EmbeddingPool;
 use crate::sampling::Sampler;
 use crate::shared::QueueSlot;
+use crate::speculation::ProposalRecord;
 use crate::text_stream::TextStream;
 use crate::usage::Stopwatch;
-use crate::{EngineError, FinishReason, GenerateRequest, Logprobs, PromptMedia, TokenInfo, Usage};
+use crate::{
+    DraftCounts, EngineError, FinishReason, GenerateRequest, Logprobs, PromptMedia, TokenInfo,
+    Usage,
+};
 
 #[derive(Debug)]
 pub(crate) struct Sequence {
@@ -47,6 +51,10 @@ pub(crate) struct Sequence {
     pub cached_tokens: usize,
     /// Sampled in this step and not settled yet.
     pub sampled: Option<TokenInfo>,
+    /// Most drafts in a step; `None` uses the engine's limit.
+    pub draft_tokens: Option<usize>,
+    pub proposals: ProposalRecord,
+    pub drafts: DraftCounts,
     pub(super) stop_ids: Vec<u32>,
     pub(super) seed: u64,
     pub(super) text: TextStream,
@@ -134,6 +142,7 @@ impl Sequence {
             adapters,
             queue_timeout,
             first_token_timeout,
+            draft_tokens,
         } = request;
         let first = prompt.first().copied().map(TokenInfo::bare);
         let mut sampler = Sampler::new(sampling, seed, &text_of(&prompt, &media), &stop_ids);
@@ -160,6 +169,9 @@ impl Sequence {
             watch: Stopwatch::start(now),
             cached_tokens: 0,
             sampled: None,
+            draft_tokens,
+            proposals: ProposalRecord::default(),
+            drafts: DraftCounts::default(),
             tokens: prompt,
             stop_ids,
             seed,

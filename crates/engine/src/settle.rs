@@ -5,7 +5,7 @@ use std::time::Instant;
 use crate::pooling::EmbeddingPool;
 use crate::sampling::SamplerScratch;
 use crate::sequence::{Sequence, SequenceEnd};
-use crate::{ConstraintError, EngineError, Event, FinishReason, TokenInfo};
+use crate::{ConstraintError, EngineError, Event, FinishReason, Timings, TokenInfo};
 
 impl Sequence {
     /// Sends the step's tokens and ends the sequence if it is finished.
@@ -137,7 +137,10 @@ impl Sequence {
                 reason,
                 text,
                 usage: self.usage(),
-                timings: self.watch.timings(now),
+                timings: Timings {
+                    drafts: self.drafts,
+                    ..self.watch.timings(now)
+                },
                 seed: self.seed,
             }),
             Some(SequenceEnd::Failed(error)) => self.sink.send(Event::Failed(error)),

@@ -10,7 +10,7 @@ use loquat_session::Memory;
 
 use crate::monitor::ThreadWatch;
 use crate::stats::Meter;
-use crate::{CacheStats, EngineError, EngineFailure, Stats, Totals};
+use crate::{CacheStats, EngineError, EngineFailure, SpeculationStats, Stats, Totals};
 
 #[derive(Debug)]
 pub(crate) struct Shared {
@@ -57,6 +57,7 @@ pub(crate) struct EngineSnapshot {
     pub kv_reserved: usize,
     pub cache: CacheStats,
     pub disk: DiskStats,
+    pub speculation: SpeculationStats,
     pub meter: Meter,
 }
 
@@ -70,6 +71,7 @@ impl EngineSnapshot {
             kv_reserved: 0,
             cache: CacheStats::default(),
             disk: DiskStats::default(),
+            speculation: SpeculationStats::default(),
             meter: Meter::new(now),
         }
     }
@@ -106,6 +108,7 @@ impl Shared {
             kv_reserved: view.kv_reserved,
             cache: view.cache,
             disk: view.disk,
+            speculation: view.speculation,
             steps: meter.steps,
             step_time: meter.step_time,
             overhead: meter.overhead,

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use loquat_kvdisk::DiskStats;
 use loquat_session::Memory;
 
-use crate::CacheStats;
+use crate::{CacheStats, SpeculationStats};
 
 /// The engine's state after its last step.
 #[derive(Debug, Clone, Copy, PartialEq)]
@@ -25,6 +25,8 @@ pub struct Stats {
     pub cache: CacheStats,
     /// Its prefixes on disk; zeros if they are not stored.
     pub disk: DiskStats,
+    /// Drafts of speculative decoding; zeros if nobody proposes any.
+    pub speculation: SpeculationStats,
     /// Steps since the engine started.
     pub steps: u64,
     /// Recent mean of the session's part of a step.

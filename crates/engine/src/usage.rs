@@ -11,7 +11,7 @@ pub struct Usage {
     pub cached_tokens: usize,
 }
 
-/// Times of a request, measured from its submission except `decode`.
+/// Times of a request, measured from its submission except `decode`, and what they depend on.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
 pub struct Timings {
     /// Until it was admitted.
@@ -22,6 +22,17 @@ pub struct Timings {
     pub decode: Duration,
     /// Until the request ended.
     pub total: Duration,
+    /// How speculative decoding shortened `decode`.
+    pub drafts: DraftCounts,
+}
+
+/// Drafts of a request.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+pub struct DraftCounts {
+    /// Tokens that were drafted and verified.
+    pub tokens: usize,
+    /// Those that were right, and delivered.
+    pub accepted: usize,
 }
 
 impl Timings {
@@ -77,6 +88,7 @@ impl Stopwatch {
             first_token: first_token - self.submitted,
             decode: end - first_token,
             total: end - self.submitted,
+            drafts: DraftCounts::default(),
         }
     }
 }

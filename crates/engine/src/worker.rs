@@ -22,6 +22,7 @@ use crate::sampling::SamplerScratch;
 use crate::scheduler::{Scheduled, Scheduler, StepMix};
 use crate::sequence::{Sequence, SequenceEnd};
 use crate::shared::Shared;
+use crate::speculation::Speculator;
 use crate::stats::Meter;
 use crate::time::TimeSource;
 use crate::{EngineError, EngineFailure, EngineOptions};
@@ -71,6 +72,7 @@ pub(crate) struct Worker {
     /// The engine ends then, or when all requests are done.
     drain_until: Option<Instant>,
     shutdown: bool,
+    pub(super) speculator: Speculator,
     pub(super) rows: Vec<Scheduled>,
     mix: StepMix,
     batch: StepBatch,
@@ -103,6 +105,9 @@ impl Worker {
         let pace = PromptPacer::new(options.max_slowdown, limits.max_running);
         let stops_short = cache.needs_snapshots();
         let scheduler = Scheduler::new(capabilities, limits.step_tokens, stops_short, pace);
+        let positions = scheduler.scored_positions();
+        let replays = session.memory().state_bytes > 0;
+        let speculator = Speculator::new(options.speculation, capabilities, (positions, replays));
         Self {
             session,
             options,
@@ -118,6 +123,7 @@ impl Worker {
             retry_at: None,
             encode_after: None,
             scheduler,
+            speculator,
             commands,
             woken: false,
             arrivals: 0,
@@ -303,11 +309,23 @@ impl Worker {
         self.advance_loads(now);
         self.admit(now);
         let encoded = self.encode_next(now)?;
-        self.mix = self
-            .scheduler
-            .fill(&self.running, &mut self.rows, &mut self.batch);
+        self.mix = self.scheduler.fill(&self.running, &mut self.rows);
+        self.draft();
         self.make_room();
+        self.batch.clear();
+        for row in &self.rows {
+            self.running[row.index].push(row.tokens, &mut self.batch);
+        }
         Ok(encoded || !self.rows.is_empty())
+    }
+
+    /// Adds drafts to the rows.
+    fn draft(&mut self) {
+        let tokens: usize = self.rows.iter().map(|row| row.tokens).sum();
+        let room = self.scheduler.step_tokens().saturating_sub(tokens);
+        let is_mixed = self.scheduler.has_prompts();
+        self.speculator
+            .draft(&mut self.running, &self.rows, (is_mixed, room));
     }
 
     fn drop_cancelled(&mut self, now: Instant) {
@@ -356,7 +374,11 @@ impl Worker {
         let ended = self.time.now();
         self.collect_constraints();
         self.meter.step(started, ended);
-        self.scheduler.record(self.mix, ended - started);
+        // A step whose masks came late is as slow as they are.
+        self.speculator.record(self.time.now() - started);
+        if !self.speculator.has_drafts() {
+            self.scheduler.record(self.mix, ended - started);
+        }
         if let Some(disk) = &mut self.disk {
             disk.record_step(self.mix, ended - started);
         }
@@ -423,6 +445,7 @@ impl Worker {
                         .sequence
                         .end(SequenceEnd::Failed(error.clone().into()))
                 }
+                running.drafts.clear();
                 continue;
             }
             let sampled = guarded("sampling", || {
@@ -441,17 +464,25 @@ impl Worker {
     fn settle(&mut self) {
         let now = self.time.now();
         let mut generated = 0;
-        for scheduled in &self.rows {
-            let sequence = &mut self.running[scheduled.index].sequence;
-            if sequence.ending().is_some() {
+        for (row, scheduled) in self.rows.iter().enumerate() {
+            let running = &mut self.running[scheduled.index];
+            if running.sequence.ending().is_some() {
                 continue;
             }
-            let before = sequence.completion_tokens();
-            if let Err(error) = guarded("settling", || sequence.settle(now)) {
-                sequence.end(SequenceEnd::Failed(error));
+            let before = running.sequence.completion_tokens();
+            while settle_token(running, now)
+                && sample_next(running, row, &mut self.output, &mut self.scratch)
+            {}
+            generated += running.sequence.completion_tokens() - before;
+            match running.end_drafts(&mut *self.session) {
+                Ok(accepted) => {
+                    self.speculator.accept(accepted);
+                    self.clients.serve(&running.sequence.client, accepted);
+                }
+                Err(error) => running.sequence.end(SequenceEnd::Failed(error.into())),
             }
-            generated += sequence.completion_tokens() - before;
         }
+        self.speculator.settle(generated);
         self.meter.totals.completion_tokens += generated as u64;
         self.meter.decode.add(generated, now);
         self.meter.prompt.add(self.mix.prompt_tokens, now);
@@ -534,6 +565,7 @@ impl Worker {
         self.retry_at = None;
         for sequence in &ended {
             self.clients.leave(&sequence.client);
+            self.speculator.forget(sequence.ordinal);
             let totals = &mut self.meter.totals;
             *match sequence.ending() {
                 Some(SequenceEnd::Finished { .. }) => &mut totals.finished,
@@ -569,6 +601,7 @@ impl Worker {
         view.kv_reserved = self.running.iter().map(|r| r.reservation).sum();
         view.cache = cache;
         view.disk = disk;
+        view.speculation = self.speculator.stats();
         self.meter.totals.media_encoded = self.media.encoded;
         view.meter = self.meter;
     }
@@ -610,6 +643,29 @@ impl Worker {
         self.media.clear(&mut *self.session);
         Some(self.session)
     }
+}
+
+/// Sends what was chosen; returns whether the sequence goes on.
+fn settle_token(running: &mut Running, now: Instant) -> bool {
+    let sequence = &mut running.sequence;
+    if let Err(error) = guarded("settling", || sequence.settle(now)) {
+        sequence.end(SequenceEnd::Failed(error));
+    }
+    sequence.ending().is_none()
+}
+
+/// Chooses the next token that the drafts of a row allow to choose; returns whether there is one.
+fn sample_next(
+    running: &mut Running,
+    row: usize,
+    output: &mut StepOutput,
+    scratch: &mut SamplerScratch,
+) -> bool {
+    let sampled = guarded("sampling", || running.sample_next(row, output, scratch));
+    sampled.unwrap_or_else(|error| {
+        running.sequence.end(SequenceEnd::Failed(error));
+        false
+    })
 }
 
 /// Turns a panic in one request's handling into an error of that request.

@@ -12,7 +12,7 @@ use std::sync::Arc;
 
 use loquat::RequestDefaults;
 use loquat_chat::ChatContext;
-use loquat_engine::{EngineOptions, SamplingParams};
+use loquat_engine::{EngineOptions, SamplingParams, SpeculationMode, SpeculationOptions};
 use loquat_grammar::Grammars;
 use loquat_server::config::{ModelConfig, Sources};
 use loquat_server::{ModelInfo, OpenFailure, Opened, Opener, Planned, Server};
@@ -93,6 +93,11 @@ impl Scripts {
         let options = EngineOptions {
             max_queue: model.max_queue,
             max_running: Some(model.parallel),
+            // A script that repeats itself is still to take a step for each token.
+            speculation: SpeculationOptions {
+                mode: SpeculationMode::Off,
+                ..SpeculationOptions::default()
+            },
             ..EngineOptions::default()
         };
         let opened = loquat::Model::from_session(&model.name, Box::new(session), chat, options)?;

@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use futures_util::future::try_join_all;
 use loquat_engine::{
     Engine, EngineError, EngineOptions, Event, GenerateRequest, Generation, SamplingParams,
+    SpeculationMode, SpeculationOptions,
 };
 use loquat_session::Session;
 use pollster::block_on;
@@ -26,6 +27,11 @@ pub fn run(session: Box<dyn Session>, work: Workload) -> Result<(f64, Box<dyn Se
     // If prompts were held back, the first sequences would end before the last begin.
     let options = EngineOptions {
         max_slowdown: f32::INFINITY,
+        // Each step is to compute one token of each sequence.
+        speculation: SpeculationOptions {
+            mode: SpeculationMode::Off,
+            ..SpeculationOptions::default()
+        },
         ..EngineOptions::default()
     };
     let engine = Engine::start(session, None, options)?;

@@ -35,7 +35,7 @@ use super::report::Report;
 use super::stats::Spread;
 use super::timed_answer::millis;
 use super::workload::{Workload, on_session, prompt};
-use super::{Harness, Scenario, warm_up};
+use super::{Harness, Scenario, plain_options, warm_up};
 
 /// The model's name on the server.
 const NAME: &str = "bench";
@@ -333,7 +333,7 @@ impl Opener for SharedOpener {
             // Each round computes its prompt again.
             cache_bytes: Some(0),
             reader_grace: self.reader_grace,
-            ..EngineOptions::default()
+            ..plain_options()
         };
         let session = Box::new(self.session.clone());
         let model = loquat::Model::from_session("bench", session, self.chat.clone(), options);

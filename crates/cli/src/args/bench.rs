@@ -5,11 +5,11 @@ use std::path::PathBuf;
 
 use clap::{ArgGroup, Args};
 use loquat_bench::{LengthRange, Workload};
-use loquat_engine::EngineOptions;
+use loquat_engine::{EngineOptions, SpeculationMode};
 use loquat_synthetic::Recipe;
 
 use super::model::{MODEL_FLAGS, ModelArgs};
-use super::session::SessionArgs;
+use super::session::{SessionArgs, drafter};
 use super::values::{at_least_one, disk_size, nonzero, reference, seed};
 
 /// Scenarios exclude each other; every other flag lists the scenarios that it does not apply to.
@@ -17,7 +17,7 @@ use super::values::{at_least_one, disk_size, nonzero, reference, seed};
 #[command(group = ArgGroup::new("scenario")
     .args([
         "clients", "prefill_interference", "turns", "soak", "constrained", "contended", "encode",
-        "http", "work", "machine", "draw", "start", "adapters",
+        "http", "work", "machine", "draw", "start", "adapters", "speculative",
     ]))]
 pub struct BenchArgs {
     /// A model, as for `run`.
@@ -72,23 +72,23 @@ pub struct BenchArgs {
     pub clients: Vec<NonZeroUsize>,
     /// Requests per count of clients [default: four times the largest count].
     #[arg(long, value_name = "COUNT", value_parser = at_least_one, requires = "clients")]
-    #[arg(conflicts_with_all = ["seconds", "prefill_interference", "turns", "soak", "constrained", "contended", "encode", "http", "start", "work", "machine", "draw", "adapters"])]
+    #[arg(conflicts_with_all = ["seconds", "prefill_interference", "turns", "soak", "constrained", "contended", "encode", "http", "start", "work", "machine", "draw", "adapters", "speculative"])]
     #[arg(help_heading = SCENARIOS)]
     pub requests: Option<NonZeroUsize>,
     /// How long to send requests per count of clients, instead of --requests.
     #[arg(long, value_name = "SECONDS", value_parser = at_least_one, requires = "clients")]
-    #[arg(conflicts_with_all = ["prefill_interference", "turns", "soak", "constrained", "contended", "encode", "http", "start", "work", "machine", "draw", "adapters"])]
+    #[arg(conflicts_with_all = ["prefill_interference", "turns", "soak", "constrained", "contended", "encode", "http", "start", "work", "machine", "draw", "adapters", "speculative"])]
     #[arg(help_heading = SCENARIOS)]
     pub seconds: Option<NonZeroUsize>,
     /// Prompt lengths of the clients, drawn log-uniformly.
     #[arg(long, value_name = "LOW-HIGH", requires = "clients")]
     #[arg(help_heading = SCENARIOS, default_value_t = LengthRange { low: 16, high: 512 })]
-    #[arg(conflicts_with_all = ["prefill_interference", "turns", "soak", "constrained", "contended", "encode", "http", "start", "work", "machine", "draw", "adapters"])]
+    #[arg(conflicts_with_all = ["prefill_interference", "turns", "soak", "constrained", "contended", "encode", "http", "start", "work", "machine", "draw", "adapters", "speculative"])]
     pub prompt_range: LengthRange,
     /// Answer lengths of the clients, drawn log-uniformly.
     #[arg(long, value_name = "LOW-HIGH", requires = "clients")]
     #[arg(help_heading = SCENARIOS, default_value_t = LengthRange { low: 32, high: 128 })]
-    #[arg(conflicts_with_all = ["prefill_interference", "turns", "soak", "constrained", "contended", "encode", "http", "start", "work", "machine", "draw", "adapters"])]
+    #[arg(conflicts_with_all = ["prefill_interference", "turns", "soak", "constrained", "contended", "encode", "http", "start", "work", "machine", "draw", "adapters", "speculative"])]
     pub output_range: LengthRange,
     /// The slowdown of running streams while a prompt of this length is prefilled.
     #[arg(long, value_name = "TOKENS", value_parser = at_least_one, help_heading = SCENARIOS)]
@@ -96,7 +96,7 @@ pub struct BenchArgs {
     /// How much longer running streams may take per token during a prefill; `inf` for no bound.
     #[arg(long, value_name = "NUMBER", value_parser = slowdown, requires = "scenario")]
     #[arg(help_heading = SCENARIOS, default_value_t = EngineOptions::default().max_slowdown)]
-    #[arg(conflicts_with_all = ["turns", "soak", "constrained", "contended", "encode", "http", "start", "work", "machine", "draw", "adapters"])]
+    #[arg(conflicts_with_all = ["turns", "soak", "constrained", "contended", "encode", "http", "start", "work", "machine", "draw", "adapters", "speculative"])]
     pub max_slowdown: f32,
     /// This many random adapters of all layers' matrices, against none: a prompt, and decoding in
     /// batches of 1 and of as many as there are adapters.
@@ -113,7 +113,7 @@ pub struct BenchArgs {
     /// New tokens per turn.
     #[arg(long, value_name = "TOKENS", value_parser = at_least_one, requires = "turns")]
     #[arg(help_heading = SCENARIOS, default_value_t = nonzero(64))]
-    #[arg(conflicts_with_all = ["clients", "prefill_interference", "soak", "constrained", "contended", "encode", "http", "start", "work", "machine", "draw", "adapters"])]
+    #[arg(conflicts_with_all = ["clients", "prefill_interference", "soak", "constrained", "contended", "encode", "http", "start", "work", "machine", "draw", "adapters", "speculative"])]
     pub user_tokens: NonZeroUsize,
     /// Chaos clients for this long on little memory, and a check that nothing leaks.
     #[arg(long, value_name = "SECONDS", value_parser = soak_seconds, help_heading = SCENARIOS)]
@@ -121,6 +121,12 @@ pub struct BenchArgs {
     /// Decoding constrained by a JSON schema against free decoding.
     #[arg(long, help_heading = SCENARIOS)]
     pub constrained: bool,
+    /// Speculative decoding against decoding without: an edit of a file and, in batches of --batch,
+    /// free prose. Drafts come from `lookup`, or as for `run` [possible values: auto, lookup].
+    #[arg(long, value_name = "WHO", value_parser = drafter, help_heading = SCENARIOS)]
+    #[arg(num_args = 0..=1, default_missing_value = "auto")]
+    #[arg(conflicts_with_all = ["synthetic", "svg"])]
+    pub speculative: Option<SpeculationMode>,
     /// Decoding while this many other threads keep a core busy each, against an idle machine.
     #[arg(long, value_name = "COUNT", value_parser = at_least_one, help_heading = SCENARIOS)]
     pub contended: Option<NonZeroUsize>,
@@ -167,7 +173,7 @@ pub struct BenchArgs {
     /// Store the cached prefixes of `--turns` and `--clients` on disk, at most so many bytes, such as
     /// 10GiB; they are removed afterwards.
     #[arg(long, value_name = "SIZE", value_parser = disk_size, help_heading = SCENARIOS)]
-    #[arg(conflicts_with_all = ["prefill_interference", "soak", "constrained", "contended", "encode", "http", "start", "work", "machine", "draw", "adapters"])]
+    #[arg(conflicts_with_all = ["prefill_interference", "soak", "constrained", "contended", "encode", "http", "start", "work", "machine", "draw", "adapters", "speculative"])]
     pub kv_disk: Option<u64>,
     #[command(flatten)]
     pub session: SessionArgs,

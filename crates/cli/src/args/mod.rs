@@ -24,7 +24,7 @@ pub use models::{ModelsArgs, PruneArgs, PullArgs, RmArgs, SearchArgs, ShowArgs, 
 pub use output::{OutputArgs, OutputForm};
 pub use sampling::{FlagValue, SamplingArgs, flag_name};
 pub use serve::{ConfigCommand, ServeArgs};
-pub use session::{RETAINED_SEQUENCES, SessionArgs};
+pub use session::{RETAINED_SEQUENCES, SessionArgs, SpeculationArgs};
 pub use upkeep::{CompletionsArgs, DoctorArgs, FitArgs, ManArgs, QuickstartArgs};
 pub use values::adapter_file;
 use values::{count, date, disk_size, reference};
@@ -143,6 +143,8 @@ pub struct RunArgs {
     #[arg(allow_negative_numbers = true)]
     pub kv_disk: Option<u64>,
     #[command(flatten)]
+    pub speculation: SpeculationArgs,
+    #[command(flatten)]
     pub session: SessionArgs,
     #[command(flatten)]
     pub adapters: AdapterArgs,
@@ -191,6 +193,8 @@ pub struct GenerateArgs {
     pub answer: AnswerArgs,
     #[command(flatten)]
     pub output: OutputArgs,
+    #[command(flatten)]
+    pub speculation: SpeculationArgs,
     #[command(flatten)]
     pub session: SessionArgs,
     #[command(flatten)]

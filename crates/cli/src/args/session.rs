@@ -3,6 +3,7 @@
 use std::num::NonZeroUsize;
 
 use clap::{Args, ValueEnum};
+use loquat_engine::{SpeculationMode, SpeculationOptions};
 use loquat_server::config::units;
 use loquat_session::{KvFormat, MemoryBudget, Precision, SessionOptions};
 
@@ -40,6 +41,53 @@ pub struct SessionArgs {
     /// such as q8:turbo3 [default: the backend's preference].
     #[arg(long, value_name = "FORMAT")]
     pub kv_format: Option<KvFormat>,
+}
+
+/// Options of speculative decoding.
+#[derive(Debug, Args)]
+#[command(next_help_heading = "Session")]
+pub struct SpeculationArgs {
+    /// Speculative decoding, which changes the speed and not the text: `lookup` drafts what followed
+    /// the last tokens when they occurred before, and verifies as many drafts in a step as pay;
+    /// `auto` does so if results stay the same to the last bit; `off` drafts nothing.
+    #[arg(long, value_name = "WHO", value_parser = drafter, env = "LOQUAT_SPECULATIVE")]
+    #[arg(default_value = "auto")]
+    pub speculative: SpeculationMode,
+    /// Most drafts in a step [default: 31].
+    #[arg(long, value_name = "TOKENS", value_parser = draft_max, env = "LOQUAT_DRAFT_MAX")]
+    #[arg(allow_negative_numbers = true)]
+    pub draft_max: Option<usize>,
+}
+
+impl SpeculationArgs {
+    pub fn options(&self) -> SpeculationOptions {
+        let default = SpeculationOptions::default();
+        SpeculationOptions {
+            mode: self.speculative,
+            max_tokens: self.draft_max.unwrap_or(default.max_tokens),
+        }
+    }
+}
+
+/// Parses the name of a mode.
+pub fn drafter(text: &str) -> Result<SpeculationMode, String> {
+    let mut modes = SpeculationMode::ALL.into_iter();
+    if let Some((_, mode)) = modes.find(|(name, _)| *name == text) {
+        return Ok(mode);
+    }
+    let all = SpeculationMode::ALL.map(|(name, _)| name).join(", ");
+    let what = match text.split('=').next() {
+        Some("draft") => "draft models are not supported yet",
+        Some("heads") => "heads of checkpoints are not supported yet",
+        _ => "nobody drafts under this name",
+    };
+    Err(format!("{what}. Use one of: {all}"))
+}
+
+fn draft_max(text: &str) -> Result<usize, String> {
+    let most = SpeculationOptions::MOST_TOKENS;
+    let count = text.parse().ok().filter(|count| (1..=most).contains(count));
+    count.ok_or_else(|| format!("it must be from 1 to {most}"))
 }
 
 #[derive(Debug, Clone, Copy, ValueEnum)]

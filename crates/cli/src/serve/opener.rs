@@ -6,7 +6,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use loquat::{AdapterFile, MmprojOption, ModelFiles, OpenAdapters};
 use loquat_chat::{ChatContext, MediaReader};
-use loquat_engine::{DiskOptions, EngineOptions};
+use loquat_engine::{DiskOptions, EngineOptions, SpeculationOptions};
 use loquat_server::config;
 use loquat_server::{ModelInfo, OpenFailure, Opened, Opener, Planned, trim_memory};
 use loquat_session::{AdapterLimits, Backend, Plan, Probe, SessionOptions};
@@ -303,6 +303,10 @@ fn engine_options(config: &config::ModelConfig, kv_disk: Option<DiskOptions>) ->
         cache_bytes: config.cache_bytes,
         kv_disk,
         reader_grace: reader_grace(config.threads),
+        speculation: SpeculationOptions {
+            mode: config.speculative,
+            max_tokens: config.draft_max,
+        },
         ..EngineOptions::default()
     }
 }

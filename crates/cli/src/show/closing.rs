@@ -4,6 +4,7 @@ use std::io::IsTerminal;
 use std::num::NonZeroUsize;
 
 use loquat::{Answer, Finish, FinishReason};
+use loquat_engine::DraftCounts;
 
 use super::Transcript;
 use crate::terminal::remark;
@@ -79,6 +80,10 @@ fn line(finish: &Finish, token_limit: usize, verbose: bool) -> String {
             "prompt {} tokens at {prompt:.0} tokens/s{cached}",
             usage.prompt_tokens
         ));
+        let DraftCounts { tokens, accepted } = timings.drafts;
+        if tokens > 0 {
+            parts.push(format!("{accepted} of {tokens} drafted tokens accepted"));
+        }
         parts.push(format!("seed {seed}"));
     }
     parts.join(" · ")

@@ -1,7 +1,8 @@
-//! The engine on the CPU backend: a seeded request generates the same tokens alone and in a batch.
+//! The engine on the CPU backend: a seeded request generates the same tokens alone, in a batch, and
+//! with drafts.
 
 use loquat_cpu::CpuBackend;
-use loquat_engine::{Engine, EngineOptions, GenerateRequest, SamplingParams};
+use loquat_engine::{Engine, EngineOptions, GenerateRequest, Logprobs, SamplingParams};
 use loquat_session::{Backend, Precision, SessionOptions};
 use loquat_testkit::goldens;
 
@@ -58,6 +59,49 @@ fn batching_does_not_change_tokens() {
                 let ids = generation.collect_blocking().unwrap().ids();
                 assert_eq!(ids, alone[seed], "{family} {precision:?} seed {seed}");
             }
+        }
+    }
+}
+
+/// Attention over everything, windows, and recurrent layers.
+#[test]
+fn drafts_do_not_change_tokens() {
+    for family in ["qwen2", "gemma3_text", "qwen3_next", "lfm2"] {
+        for precision in [Precision::Fast, Precision::Reference] {
+            let engine = engine(family, precision, 512);
+            for seed in 0..12 {
+                let repeats = (0..60).map(|at| at % 7 + seed as u32).collect();
+                let sampling = match seed % 3 {
+                    0 => SamplingParams::greedy(),
+                    1 => SamplingParams {
+                        temperature: 0.3,
+                        ..request(seed, 1).sampling
+                    },
+                    _ => request(seed, 1).sampling,
+                };
+                let request = GenerateRequest {
+                    prompt: repeats,
+                    max_tokens: 60,
+                    sampling,
+                    logprobs: (seed % 2 == 0).then(|| Logprobs::for_model(2)),
+                    ..request(seed, 1)
+                };
+                let answer = |draft_tokens| {
+                    let request = GenerateRequest {
+                        draft_tokens,
+                        ..request.clone()
+                    };
+                    let generation = engine.submit(request).unwrap();
+                    generation.collect_blocking().unwrap().tokens
+                };
+                assert_eq!(
+                    answer(None),
+                    answer(Some(0)),
+                    "{family} {precision:?} seed {seed}"
+                );
+            }
+            let drafts = engine.stats().speculation;
+            assert!(drafts.accepted_tokens > 0, "{family}: {drafts:?}");
         }
     }
 }

@@ -412,4 +412,4 @@ pub(crate) fn fresh_seed() -> u64 {
 }
 
 #[cfg(test)]
-mod tests;
+pub(crate) mod tests;

@@ -10,7 +10,7 @@ use loquat_testkit::fake_session::{Cost, FakeOptions, FakeSession};
 use tempfile::TempDir;
 
 use super::harness::{
-    Harness, alone, even_steps, greedy, prompt, recurrent, windowed, without_cache,
+    Harness, alone, even_steps, greedy, prompt, recurrent, windowed, without_cache, without_drafts,
 };
 use super::media::{picture, reads_media, shows};
 use crate::disk_tier::BLOCK_TOKENS;
@@ -23,7 +23,8 @@ fn options(folder: &Path) -> EngineOptions {
             max_bytes: 1 << 30,
             required: true,
         }),
-        ..EngineOptions::default()
+        // Rejected drafts would count as computed.
+        ..without_drafts()
     }
 }
 

@@ -7,11 +7,12 @@ use loquat_session::sequences::SnapshotPolicy;
 use loquat_session::{KvGroup, KvGroups, Reach};
 use loquat_testkit::fake_session::{Cost, FakeCounters, FakeOptions, FakeSession, VirtualClock};
 
+use crate::speculation::Proposer;
 use crate::time::TimeSource;
 use crate::worker::Worker;
 use crate::{
     Engine, EngineError, EngineOptions, Event, FinishReason, GenerateRequest, Generation,
-    SamplingParams, Timings, TokenInfo, Usage,
+    SamplingParams, SpeculationMode, SpeculationOptions, Timings, TokenInfo, Usage,
 };
 
 /// Time that passes in a turn without anything to run.
@@ -49,6 +50,8 @@ pub struct Reader {
     pub prompt_logprobs: Option<Vec<TokenInfo>>,
     pub embedding: Option<Vec<f32>>,
     pub tokens: Vec<TokenInfo>,
+    /// The sizes of token events.
+    pub events: Vec<usize>,
     /// When each token was taken.
     pub times: Vec<Duration>,
     pub ends: Vec<End>,
@@ -89,6 +92,12 @@ impl Harness {
         }
     }
 
+    /// Lets `proposer` draft, and verifies all that it drafts.
+    pub fn propose(&mut self, proposer: impl Proposer + 'static) {
+        let speculator = &mut self.worker.speculator;
+        speculator.replace(Box::new(proposer), true);
+    }
+
     /// Submits a request with an eager reader; returns the reader's number.
     pub fn submit(&mut self, request: GenerateRequest) -> usize {
         let generation = self.engine.submit(request).expect("accepted");
@@ -109,6 +118,7 @@ impl Harness {
             prompt_logprobs: None,
             embedding: None,
             tokens: Vec::new(),
+            events: Vec::new(),
             times: Vec::new(),
             ends: Vec::new(),
         });
@@ -260,6 +270,7 @@ impl Reader {
                 assert!(self.embedding.replace(embedding).is_none(), "once");
             }
             Event::Tokens { tokens, .. } => {
+                self.events.push(tokens.len());
                 self.times.extend(tokens.iter().map(|_| now));
                 self.tokens.extend(tokens);
             }
@@ -351,6 +362,16 @@ pub fn one_at_a_time() -> EngineOptions {
     }
 }
 
+pub fn without_drafts() -> EngineOptions {
+    EngineOptions {
+        speculation: SpeculationOptions {
+            mode: SpeculationMode::Off,
+            ..SpeculationOptions::default()
+        },
+        ..EngineOptions::default()
+    }
+}
+
 pub fn without_cache() -> EngineOptions {
     EngineOptions {
         cache_bytes: Some(0),
@@ -360,7 +381,7 @@ pub fn without_cache() -> EngineOptions {
 
 /// A request's tokens on an engine of its own.
 pub fn alone(request: GenerateRequest) -> Vec<u32> {
-    Harness::new(FakeOptions::default(), EngineOptions::default()).answer(request)
+    Harness::new(FakeOptions::default(), without_drafts()).answer(request)
 }
 
 pub const fn millis(n: u64) -> Duration {

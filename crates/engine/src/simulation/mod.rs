@@ -20,5 +20,6 @@ mod priorities;
 mod property;
 mod rng;
 mod shared_prompts;
+mod speculation;
 mod stalled_readers;
 mod statistics;

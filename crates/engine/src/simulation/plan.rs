@@ -9,7 +9,10 @@ use loquat_testkit::fake_session::{Cost, FakeOptions, Fault};
 use super::constrained::PatternConstraint;
 use super::harness::ReaderBehaviour;
 use super::rng::SeededRng;
-use crate::{EngineOptions, GenerateRequest, Logprobs, Pooling, RequestConstraint, SamplingParams};
+use crate::{
+    EngineOptions, GenerateRequest, Logprobs, Pooling, RequestConstraint, SamplingParams,
+    SpeculationOptions,
+};
 
 pub const VOCABULARY: usize = 48;
 
@@ -181,6 +184,7 @@ fn options(rng: &mut SeededRng, fake: &FakeOptions) -> EngineOptions {
         queue_timeout: patience(rng),
         first_token_timeout: patience(rng),
         reader_grace: Duration::ZERO,
+        speculation: SpeculationOptions::default(),
     }
 }
 

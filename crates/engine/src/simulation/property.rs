@@ -8,30 +8,62 @@ use std::ops::Range;
 use loquat_session::SequenceId;
 use loquat_testkit::fake_session::FakeOptions;
 
-use super::harness::{End, Harness, Reader, ReaderBehaviour};
+use super::harness::{End, Harness, Reader, ReaderBehaviour, without_drafts};
 use super::plan::{ModelKind, NewSequence, Plan, VOCABULARY};
+use super::speculation::{Answers, RandomProposer};
 use crate::running::Running;
 use crate::{EngineError, EngineOptions, FinishReason, GenerateRequest, Stats};
 
 #[test]
 fn random_schedules_with_any_length_forks() {
-    run(0..6000, ModelKind::KeepsAll);
+    run(0..6000, ModelKind::KeepsAll, Drafts::Default);
 }
 
 #[test]
 fn random_schedules_with_snapshot_forks() {
-    run(6000..9000, ModelKind::Recurrent);
+    run(6000..9000, ModelKind::Recurrent, Drafts::Default);
 }
 
 #[test]
 fn random_schedules_with_windows() {
-    run(9000..12000, ModelKind::Windowed);
+    run(9000..12000, ModelKind::Windowed, Drafts::Default);
 }
 
-fn run(seeds: Range<u64>, kind: ModelKind) {
+#[test]
+fn random_drafts_with_any_length_cuts() {
+    run(drafted(12000..15000), ModelKind::KeepsAll, Drafts::Random);
+}
+
+#[test]
+fn random_drafts_with_snapshot_cuts() {
+    run(drafted(15000..18000), ModelKind::Recurrent, Drafts::Random);
+}
+
+#[test]
+fn random_drafts_with_windows() {
+    run(drafted(18000..21000), ModelKind::Windowed, Drafts::Random);
+}
+
+/// A fifth of the schedules, or all with `LOQUAT_FULL=1`.
+fn drafted(seeds: Range<u64>) -> Range<u64> {
+    let is_full = std::env::var_os("LOQUAT_FULL").is_some_and(|value| value == "1");
+    let count = seeds.end - seeds.start;
+    seeds.start..seeds.start + if is_full { count } else { count / 5 }
+}
+
+/// Who drafts.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+enum Drafts {
+    /// The engine's proposer, as many drafts as pay.
+    Default,
+    /// A proposer that is right, wrong or out of range at random, and always verified.
+    Random,
+}
+
+fn run(seeds: Range<u64>, kind: ModelKind, drafts: Drafts) {
     let one = |seed| {
         let _announce = PrintSeedOnPanic(seed);
-        Simulation::new(Plan::new(seed, kind)).run()
+        Simulation::new(Plan::new(seed, kind), (seed, drafts)).run()
     };
     if let Ok(seed) = std::env::var("SIMULATION_SEED") {
         one(seed.parse().expect("a number"));
@@ -61,6 +93,18 @@ fn run(seeds: Range<u64>, kind: ModelKind) {
         happened.values().all(|times| *times > plenty),
         "{happened:?}"
     );
+    if drafts == Drafts::Random {
+        let accepted = |stats: &Stats| stats.speculation.accepted_tokens;
+        let proposed = |stats: &Stats| stats.speculation.draft_tokens;
+        let (accepted, proposed): (u64, u64) = (
+            stats.iter().map(accepted).sum(),
+            stats.iter().map(proposed).sum(),
+        );
+        assert!(
+            accepted > 20 * plenty && proposed > 2 * accepted,
+            "{accepted} of {proposed}"
+        );
+    }
 }
 
 /// Prints the seed that failed.
@@ -79,6 +123,9 @@ struct Simulation {
     harness: Harness,
     /// What each reader asked for, the choice's own seed included.
     submitted: Vec<SubmittedRequest>,
+    /// An engine without drafts, other requests or a cache, whose readers are in the same order.
+    alone: Harness,
+    answers: Answers,
     refused: u64,
     /// Turns within which all must end.
     patience: usize,
@@ -90,9 +137,27 @@ struct SubmittedRequest {
 }
 
 impl Simulation {
-    fn new(plan: Plan) -> Self {
+    fn new(plan: Plan, (seed, drafts): (u64, Drafts)) -> Self {
+        let mut harness = Harness::new(plan.fake.clone(), plan.options.clone());
+        let answers = Answers::default();
+        if drafts == Drafts::Random {
+            let proposer = RandomProposer::new(seed, VOCABULARY, answers.clone());
+            harness.propose(proposer);
+        }
+        let alone = Harness::new(
+            FakeOptions {
+                vocab_size: VOCABULARY,
+                ..FakeOptions::default()
+            },
+            EngineOptions {
+                cache_bytes: Some(0),
+                ..without_drafts()
+            },
+        );
         Self {
-            harness: Harness::new(plan.fake.clone(), plan.options.clone()),
+            harness,
+            alone,
+            answers,
             // Every token may be held back for sixteen steps; some are computed again after a
             // preemption.
             patience: 2000 + 20 * plan.work(),
@@ -155,6 +220,13 @@ impl Simulation {
             let mut request = request.clone();
             let seed = &mut request.sampling.seed;
             *seed = seed.map(|seed| seed + choice);
+            let expected = self.alone.submit(GenerateRequest {
+                queue_timeout: None,
+                first_token_timeout: None,
+                ..request.clone()
+            });
+            let expected = self.alone.finish(expected).ids();
+            self.answers.add(&request.prompt, &expected);
             self.submitted.push(SubmittedRequest { request, leaves });
         }
     }
@@ -212,23 +284,8 @@ impl Simulation {
     }
 
     fn judge(mut self) -> Stats {
-        let mut alone = Harness::new(
-            FakeOptions {
-                vocab_size: VOCABULARY,
-                ..FakeOptions::default()
-            },
-            EngineOptions {
-                cache_bytes: Some(0),
-                ..EngineOptions::default()
-            },
-        );
-        for (asked, reader) in self.submitted.iter().zip(&self.harness.readers) {
-            let expected = alone.submit(GenerateRequest {
-                queue_timeout: None,
-                first_token_timeout: None,
-                ..asked.request.clone()
-            });
-            let expected = alone.finish(expected);
+        let readers = self.harness.readers.iter().zip(&self.alone.readers);
+        for (asked, (reader, expected)) in self.submitted.iter().zip(readers) {
             judge(&asked.request, reader, expected, &self.plan);
         }
         let totals = self.harness.engine.stats().totals;
@@ -246,6 +303,7 @@ impl Simulation {
 /// Compares what a reader received with what the request gives `alone`.
 fn judge(request: &GenerateRequest, reader: &Reader, alone: &Reader, plan: &Plan) {
     assert!(alone.tokens.starts_with(&reader.tokens), "other tokens");
+    assert!(alone.events.starts_with(&reader.events), "other events");
     if reader.prompt_logprobs.is_some() {
         assert_eq!(reader.prompt_logprobs, alone.prompt_logprobs);
     }

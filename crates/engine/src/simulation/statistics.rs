@@ -1,7 +1,7 @@
 //! The engine's statistics.
 
 use super::harness::{End, Harness, ReaderBehaviour, even_steps, greedy, millis, prompt};
-use crate::{EngineOptions, Timings};
+use crate::{DraftCounts, EngineOptions, Timings};
 
 #[test]
 fn stats_count_requests_and_tokens() {
@@ -72,6 +72,7 @@ fn timings_are_separated() {
         first_token: millis(100),
         decode: millis(40),
         total: millis(140),
+        drafts: DraftCounts::default(),
     };
     assert_eq!(*timings, expected);
     let per_token = timings.per_token(usage.completion_tokens);

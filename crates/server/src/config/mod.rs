@@ -24,7 +24,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use loquat::FileKind;
-use loquat_engine::Pooling;
+use loquat_engine::{Pooling, SpeculationMode, SpeculationOptions};
 use loquat_session::{KvFormat, MemoryBudget, Precision};
 use serde_json::{Map, Value};
 
@@ -257,6 +257,10 @@ pub struct ModelConfig {
     pub max_queue: usize,
     /// How much prefill may slow down running streams: the ratio of their times per token.
     pub max_slowdown: f32,
+    /// Who drafts tokens for speculative decoding.
+    pub speculative: SpeculationMode,
+    /// Most drafts of a request in a step.
+    pub draft_max: usize,
     /// How long a request may wait in the queue.
     pub queue_timeout: Option<Duration>,
     /// Memory for prefixes of finished requests, in bytes; all that is free when `None`.
@@ -382,6 +386,8 @@ impl ModelConfig {
             parallel: 32,
             max_queue: 256,
             max_slowdown: 2.0,
+            speculative: SpeculationMode::default(),
+            draft_max: SpeculationOptions::default().max_tokens,
             queue_timeout: None,
             cache_bytes: None,
             kv_disk: None,

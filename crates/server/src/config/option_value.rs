@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use loquat::FileKind;
-use loquat_engine::Pooling;
+use loquat_engine::{Pooling, SpeculationMode};
 use loquat_session::{MemoryBudget, Precision};
 
 use super::raw_value::{InvalidValue, RawValue};
@@ -325,6 +325,11 @@ words! {
     LogFormat { "text" => LogFormat::Text, "json" => LogFormat::Json }
     Pooling { "mean" => Pooling::Mean, "last" => Pooling::Last }
     Precision { "fast" => Precision::Fast, "reference" => Precision::Reference }
+    SpeculationMode {
+        "auto" => SpeculationMode::Auto,
+        "off" => SpeculationMode::Off,
+        "lookup" => SpeculationMode::Lookup
+    }
     Scope {
         "inference" => Scope::Inference,
         "metrics" => Scope::Metrics,

@@ -61,6 +61,9 @@ pub struct LlamaCompletionRequest {
     /// Return those of the distribution that was sampled from, not the model's own. They are
     /// log-probabilities too.
     pub post_sampling_probs: Option<bool>,
+    /// Most tokens to draft and verify in one step; 0 for none. Drafts change the speed, not the text.
+    #[serde(rename = "speculative.n_max")]
+    pub draft_max: Option<usize>,
     /// The only fields of the response, or of a stream's last chunk: `content`,
     /// `generation_settings/n_predict`.
     pub response_fields: Option<Vec<String>>,
@@ -130,6 +133,7 @@ fn lower(
         ignore_eos,
         n_probs,
         post_sampling_probs,
+        draft_max,
         response_fields,
     } = value;
     let tokenizer = model.chat_context().tokenizer();
@@ -147,6 +151,7 @@ fn lower(
         stop: options::stops(stop)?,
         logprobs: logprobs(n_probs, post_sampling_probs.unwrap_or(false))?,
         skip_special: true,
+        draft_tokens: draft_max,
         ..GenerateRequest::default()
     };
     let prompts = prompt.encode(model.chat_context(), stop_flag)?;

@@ -75,12 +75,19 @@ pub struct LlamaTimings {
     pub predicted_n: usize,
     pub predicted_ms: f64,
     pub predicted_per_second: Option<f64>,
+    /// Tokens that were drafted and verified; omitted if none were.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub draft_n: Option<usize>,
+    /// Those that were right.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub draft_n_accepted: Option<usize>,
 }
 
 impl LlamaTimings {
     fn new(usage: Usage, timings: Timings) -> Self {
         let per_token = timings.per_token(usage.completion_tokens);
         let milliseconds = |time: std::time::Duration| time.as_secs_f64() * 1000.0;
+        let drafts = Some(timings.drafts).filter(|drafts| drafts.tokens > 0);
         Self {
             prompt_n: usage.prompt_tokens - usage.cached_tokens.min(usage.prompt_tokens),
             prompt_ms: milliseconds(timings.first_token.saturating_sub(timings.queued)),
@@ -90,6 +97,8 @@ impl LlamaTimings {
                 .map(|time| time.as_secs_f64())
                 .filter(|seconds| *seconds > 0.0)
                 .map(|seconds| 1.0 / seconds),
+            draft_n: drafts.map(|drafts| drafts.tokens),
+            draft_n_accepted: drafts.map(|drafts| drafts.accepted),
         }
     }
 }

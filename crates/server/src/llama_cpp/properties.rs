@@ -136,7 +136,7 @@ pub struct LlamaSlot {
     pub id: usize,
     /// The most tokens of a prompt and its reply.
     pub n_ctx: usize,
-    /// Always false.
+    /// Whether tokens are drafted.
     pub speculative: bool,
     pub is_processing: bool,
 }
@@ -159,7 +159,7 @@ pub async fn slots(
     let slot = |id| LlamaSlot {
         id,
         n_ctx: lease.model.token_limit(),
-        speculative: false,
+        speculative: lease.engine().speculates(),
         is_processing: id < running,
     };
     Ok(Json((0..slot_count(&app, &lease)).map(slot).collect()))

@@ -18,7 +18,9 @@ const PROMPT: &str = "<|im_start|>assistant\n";
 #[tokio::test]
 async fn completion_has_llama_cpps_form() {
     let server = Harness::saying("hello");
-    let body = json!({ "prompt": PROMPT, "n_predict": 16, "cache_prompt": true });
+    let body = json!({
+        "prompt": PROMPT, "n_predict": 16, "cache_prompt": true, "speculative.n_max": 0,
+    });
     let reply = server.post("/completion", &body).await;
     assert_eq!(reply.status(), StatusCode::OK, "{}", reply.text());
     assert_eq!(reply.response.headers()["x-loquat-ignored"], "cache_prompt");

@@ -112,6 +112,7 @@ impl RequestMeter {
             first_token,
             decode,
             total,
+            drafts: _,
         } = timings;
         let seconds = |time: Duration| time.as_secs_f64();
         meters.queued.observe(seconds(queued));

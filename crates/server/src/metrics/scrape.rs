@@ -102,6 +102,26 @@ const ENGINE: &[Row] = &[
         "Preemptions of running requests.",
         |stats| stats.totals.preempted as f64,
     ),
+    counter(
+        "vllm:spec_decode_num_drafts_total",
+        "Drafts that were verified: rows of a step, each of some tokens.",
+        |stats| stats.speculation.drafts as f64,
+    ),
+    counter(
+        "vllm:spec_decode_num_draft_tokens_total",
+        "Tokens of drafts.",
+        |stats| stats.speculation.draft_tokens as f64,
+    ),
+    counter(
+        "vllm:spec_decode_num_accepted_tokens_total",
+        "Tokens of drafts that were right.",
+        |stats| stats.speculation.accepted_tokens as f64,
+    ),
+    gauge(
+        "loquat_spec_decode_saved_seconds",
+        "Time that drafts saved, by the measured cost of steps without; negative if they cost more.",
+        |stats| stats.speculation.saved_seconds,
+    ),
     gauge(
         "loquat_requests_paused",
         "Running requests whose clients read too slowly.",
@@ -249,8 +269,18 @@ fn engines(models: &[ModelStatus]) -> Vec<MetricFamily> {
         ];
         config.add(&labels, 1.0);
     }
+    let mut accepted = Family::counter(
+        "vllm:spec_decode_num_accepted_tokens_per_pos_total",
+        "Tokens of drafts that were right, by position in the draft.",
+    );
+    for (name, stats) in &open {
+        for (position, count) in stats.speculation.accepted_at.iter().enumerate() {
+            let labels = [("model_name", *name), ("position", &position.to_string())];
+            accepted.add(&labels, *count as f64);
+        }
+    }
     families
-        .chain([config])
+        .chain([config, accepted])
         .filter_map(Family::finish)
         .collect()
 }

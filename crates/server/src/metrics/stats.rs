@@ -58,7 +58,19 @@ struct ModelStats {
     step_seconds: f64,
     /// Recent mean of the engine's time between two steps.
     overhead_seconds: f64,
+    speculation: SpeculationCounts,
     totals: TotalStats,
+}
+
+/// Speculative decoding since the model was loaded.
+#[derive(Debug, Serialize, ToSchema)]
+struct SpeculationCounts {
+    /// Tokens that were drafted and verified.
+    draft_tokens: u64,
+    /// Those that were right.
+    accepted_tokens: u64,
+    /// Time that drafts saved, by the measured cost of steps without; negative if they cost more.
+    saved_seconds: f64,
 }
 
 /// Counts since the server started.
@@ -147,7 +159,17 @@ fn model(metrics: &Metrics, status: &ModelStatus) -> ModelStats {
         memory_bytes: open.and(status.resident_bytes).unwrap_or(0),
         step_seconds: number(|stats| stats.step_time.as_secs_f64()),
         overhead_seconds: number(|stats| stats.overhead.as_secs_f64()),
+        speculation: speculation(open),
         totals: totals(metrics, status),
+    }
+}
+
+fn speculation(open: Option<&Stats>) -> SpeculationCounts {
+    let counts = open.map(|stats| stats.speculation).unwrap_or_default();
+    SpeculationCounts {
+        draft_tokens: counts.draft_tokens,
+        accepted_tokens: counts.accepted_tokens,
+        saved_seconds: counts.saved_seconds,
     }
 }
 

@@ -16,6 +16,8 @@ pub struct ReplyOptions {
     /// The longest reply, always shortened to what fits. Takes precedence over `max_tokens`.
     pub max_tokens_that_fit: Option<usize>,
     pub priority: i32,
+    /// As in [`GenerateRequest::draft_tokens`].
+    pub draft_tokens: Option<usize>,
     /// Shares cached prompts only with requests of the same salt.
     pub cache_salt: Option<String>,
     /// Continue past the model's end-of-turn tokens.
@@ -84,6 +86,7 @@ impl ActiveReply {
         let generate = GenerateRequest {
             max_tokens: options.limit(&submission, prompt_len),
             priority: options.priority,
+            draft_tokens: options.draft_tokens,
             cache_scope: submission.caller.cache_scope(options.cache_salt.as_deref()),
             stop_ids: options.stop_ids(generate.stop_ids),
             skip_special: generate.skip_special && !options.show_special,

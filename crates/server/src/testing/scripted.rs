@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use loquat::RequestDefaults;
 use loquat_chat::ChatContext;
-use loquat_engine::{EngineOptions, SamplingParams};
+use loquat_engine::{EngineOptions, SamplingParams, SpeculationMode, SpeculationOptions};
 use loquat_grammar::Grammars;
 use loquat_server::config::ModelConfig;
 use loquat_server::{ModelInfo, OpenFailure, Opened, Opener, Planned};
@@ -168,6 +168,11 @@ impl Opener for Scripted {
         let options = EngineOptions {
             max_queue: model.max_queue,
             max_running: Some(model.parallel),
+            // A script that repeats itself is still to take a step for each token.
+            speculation: SpeculationOptions {
+                mode: SpeculationMode::Off,
+                ..SpeculationOptions::default()
+            },
             ..EngineOptions::default()
         };
         let chat = chat_with(tokenizer, &self.template);

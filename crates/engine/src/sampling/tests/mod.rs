@@ -5,7 +5,7 @@ mod dry;
 mod exclusions;
 mod logprobs;
 mod mirostat;
-mod naive;
+pub(crate) mod naive;
 mod penalties;
 mod robust;
 mod steps;

@@ -4,7 +4,7 @@
 use super::*;
 
 /// The past as the parameters see it.
-pub(super) struct Past<'a> {
+pub(crate) struct Past<'a> {
     pub prompt: &'a [u32],
     pub output: &'a [u32],
     pub stop_ids: &'a [u32],
@@ -18,7 +18,7 @@ type Left = Vec<(u32, f64)>;
 
 /// The distribution of the next token, by id; empty if nothing is left. Random XTC and mirostat
 /// are tested elsewhere: `xtc_probability` is 0 or 1 here.
-pub(super) fn distribution(
+pub(crate) fn distribution(
     params: &SamplingParams,
     past: &Past<'_>,
     logits: &[f32],

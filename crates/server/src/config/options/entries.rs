@@ -1,5 +1,7 @@
 //! The options of a key and of a model.
 
+use loquat_engine::SpeculationOptions;
+
 use super::{AT_LEAST_ONE, Setting};
 use crate::config::option_value::Bounds;
 use crate::config::{Key, ModelConfig};
@@ -188,6 +190,23 @@ pub const MODELS: &[ModelSetting] = &[
         "How much prefill may slow down running streams: the ratio of their times per token",
     )
     .within(Bounds::Real(1.0, f64::INFINITY)),
+    ModelSetting::new(
+        "speculative",
+        |m| &mut m.speculative,
+        "\"off\"",
+        "Speculative decoding: `lookup` drafts what followed the last tokens when they occurred \
+         before, and verifies as many drafts in a step as pay; `auto` does so if results stay the \
+         same to the last bit",
+    )
+    .flag("speculative"),
+    ModelSetting::new(
+        "draft_max",
+        |m| &mut m.draft_max,
+        "8",
+        "Most drafts of a request in a step; requests can set fewer as `speculative.n_max`",
+    )
+    .within(Bounds::Whole(1, SpeculationOptions::MOST_TOKENS as u64))
+    .flag("draft-max"),
     ModelSetting::new(
         "cache_bytes",
         |m| &mut m.cache_bytes,

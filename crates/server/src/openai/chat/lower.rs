@@ -65,6 +65,7 @@ pub fn lower(
         cache_salt,
         priority,
         ignore_eos,
+        draft_max,
         modalities,
     } = value;
     check_modalities(modalities)?;
@@ -108,6 +109,7 @@ pub fn lower(
             max_tokens: self::max_tokens(max_completion_tokens, max_tokens)?,
             max_tokens_that_fit: None,
             priority: priority.unwrap_or(0),
+            draft_tokens: draft_max,
             cache_salt,
             ignore_eos: ignore_eos.unwrap_or(false),
             stop_token_ids: stop_token_ids.unwrap_or_default(),

@@ -82,6 +82,10 @@ pub struct ChatCompletionRequest {
     pub priority: Option<i32>,
     /// Continue past the model's end-of-turn tokens.
     pub ignore_eos: Option<bool>,
+    /// Most tokens to draft and verify in one step; 0 for none. Drafts change the speed, not the
+    /// reply.
+    #[serde(rename = "speculative.n_max")]
+    pub draft_max: Option<usize>,
     /// Must be `["text"]`.
     pub modalities: Option<Vec<Modality>>,
     /// Exactly these adapters, by their numbers, as llama.cpp takes them.

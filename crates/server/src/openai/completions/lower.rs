@@ -92,6 +92,7 @@ pub fn lower(
         cache_salt,
         priority,
         ignore_eos,
+        draft_max,
     } = value;
     let tokenizer = chat.tokenizer();
     let grammar = match answer_format.lower(&mut ignored)? {
@@ -142,6 +143,7 @@ pub fn lower(
         prompt_logprobs: output.scores_prompt(max_tokens)?,
         skip_special: skip_special_tokens.unwrap_or(true),
         priority: priority.unwrap_or(0),
+        draft_tokens: draft_max,
         ..GenerateRequest::default()
     };
     let prompts = prompts.into_iter().map(|(text, tokens, media)| Prompt {

@@ -62,6 +62,9 @@ pub struct CompletionRequest {
     pub priority: Option<i32>,
     /// Continue past the model's end-of-text tokens.
     pub ignore_eos: Option<bool>,
+    /// Most tokens to draft and verify in one step; 0 for none. Drafts change the speed, not the text.
+    #[serde(rename = "speculative.n_max")]
+    pub draft_max: Option<usize>,
     /// Exactly these adapters, by their numbers, as llama.cpp takes them.
     pub lora: Option<Vec<LoraScale>>,
 }
