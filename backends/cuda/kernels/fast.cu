@@ -34,7 +34,7 @@ LINEAR_ALL(8)
     extern "C" __global__ void __launch_bounds__(128 * GROUPS, BLOCKS) fused_attention_d##HD##_q##Q##_g##GROUPS##_c##CL(FusedAttention p, Step s) { \
         fused_attention_body<HD, Q / 8, GROUPS, CL>(p, s);                                                              \
     }
-#define ATTENTION_ALL(HD, Q, B2, B4) ATTENTION(HD, Q, 2, 8, B2) ATTENTION(HD, Q, 1, 8, B4) ATTENTION(HD, Q, 2, 1, B2) ATTENTION(HD, Q, 1, 1, B4)
+#define ATTENTION_ALL(HD, Q, B2, B4) ATTENTION(HD, Q, 2, 8, B2) ATTENTION(HD, Q, 2, 4, B2) ATTENTION(HD, Q, 2, 2, B2) ATTENTION(HD, Q, 2, 1, B2) ATTENTION(HD, Q, 1, 1, B4)
 ATTENTION_ALL(64, 8, 2, 4)
 ATTENTION_ALL(128, 8, 2, 4)
 #ifndef FAST_FEW

@@ -268,7 +268,8 @@ fn tiled_estimate(
     /// Of a launch, and of the exchange of sums in a cluster.
     const LAUNCH: f64 = 3.0;
     const EXCHANGE: f64 = 3.0;
-    /// Of 64 columns of 128 tokens, by one warpgroup alone and by two.
+    /// Of a stage, whatever its size; of 128 tokens, by one warpgroup alone and by two.
+    const STAGE: f64 = 0.2;
     const MULTIPLY: [f64; 2] = [0.28, 0.4];
 
     let TiledForm {
@@ -295,6 +296,7 @@ fn tiled_estimate(
 
     let stages = linear.cols.div_ceil(64 * column_cuts);
     let item_bytes = f64::from(stages * stage_bytes);
+    let fetch = f64::from(stages) * (f64::from(stage_bytes) / MULTIPROCESSOR).max(STAGE);
     let weight_bytes = f64::from(linear.rows) * f64::from(linear.cols) * 2.0;
     let multiply = if tokens > 64 {
         MULTIPLY[groups as usize - 1] * f64::from(stages)
@@ -304,7 +306,7 @@ fn tiled_estimate(
     let busy = [
         weight_bytes / MEMORY,
         f64::from(items * cluster) * item_bytes / CACHE,
-        f64::from(rounds_per_place) * item_bytes / MULTIPROCESSOR,
+        f64::from(rounds_per_place) * fetch,
         f64::from(rounds) * multiply,
     ];
     let exchange = if column_cuts > 1 { EXCHANGE } else { 0.0 };
@@ -345,31 +347,48 @@ fn prompt_shape(attention: &FusedPromptAttention, step: &Step) -> LaunchShape {
     }
 }
 
-/// How attention is divided: its results are the same.
-#[derive(Clone, Copy, PartialEq, Eq)]
-enum Form {
-    /// Two groups of warps in each of eight blocks.
-    Long,
-    /// One group in each of eight blocks.
-    Short,
-    /// A block with two groups for each row and key head.
-    Many,
-    /// A block with one group for each: four run at a time on a multiprocessor, instead of two.
-    Most,
+/// How attention for a row and key head is divided: its results are the same.
+struct AttentionForm {
+    /// Of four warps, in each block.
+    groups: u32,
+    /// Blocks.
+    cluster: u32,
 }
 
-/// Key heads over all rows from which a block for each fills the GPU.
-const MANY_HEADS: u32 = 256;
-/// Blocks with two groups that a multiprocessor runs at a time.
-const MANY_BLOCKS: u32 = 2;
-/// From so many on, fewer warps wait for each other.
-const SHORT_HEADS: u32 = 32;
+const fn attention_form(groups: u32, cluster: u32) -> AttentionForm {
+    AttentionForm { groups, cluster }
+}
+
+/// In the order of `attention_kernels`.
+const ATTENTION_FORMS: [AttentionForm; 5] = [
+    attention_form(2, 8),
+    attention_form(2, 4),
+    attention_form(2, 2),
+    attention_form(2, 1),
+    // Four such blocks run at a time on a multiprocessor, instead of two.
+    attention_form(1, 1),
+];
+
+/// The largest blocks of which there are about as many as multiprocessors.
+fn choose_attention_form(heads: u32, occupancy: &dyn Occupancy) -> usize {
+    const TWO_BLOCKS: u32 = 2;
+    if heads > TWO_BLOCKS * occupancy.multiprocessors().max(128) {
+        return 4;
+    }
+    match heads {
+        0..32 => 0,
+        32..64 => 1,
+        64..128 => 2,
+        _ => 3,
+    }
+}
 
 macro_rules! attention_kernels {
     ($dim:literal, $queries:literal) => {
         [
             concat!("fused_attention_d", $dim, "_q", $queries, "_g2_c8"),
-            concat!("fused_attention_d", $dim, "_q", $queries, "_g1_c8"),
+            concat!("fused_attention_d", $dim, "_q", $queries, "_g2_c4"),
+            concat!("fused_attention_d", $dim, "_q", $queries, "_g2_c2"),
             concat!("fused_attention_d", $dim, "_q", $queries, "_g2_c1"),
             concat!("fused_attention_d", $dim, "_q", $queries, "_g1_c1"),
         ]
@@ -385,17 +404,7 @@ fn attention_shape(
     const SPLITS: u32 = 16;
     let kv = &attention.kv;
     let queries = attention.heads / kv.heads.max(1);
-    let heads = kv.heads * step.count;
-    let filled = MANY_BLOCKS * occupancy.multiprocessors();
-    let form = if heads > filled.max(MANY_HEADS) {
-        Form::Most
-    } else if heads >= MANY_HEADS {
-        Form::Many
-    } else if heads >= SHORT_HEADS {
-        Form::Short
-    } else {
-        Form::Long
-    };
+    let form = choose_attention_form(kv.heads * step.count, occupancy);
     let kernels = match (kv.head_dim, queries > 8) {
         (64, false) => attention_kernels!("64", "8"),
         (64, true) => attention_kernels!("64", "16"),
@@ -405,22 +414,13 @@ fn attention_shape(
         (_, false) => attention_kernels!("128", "8"),
         (_, true) => attention_kernels!("128", "16"),
     };
-    let groups = if matches!(form, Form::Short | Form::Most) {
-        1
-    } else {
-        2
-    };
-    let cluster = if matches!(form, Form::Many | Form::Most) {
-        1
-    } else {
-        8
-    };
+    let AttentionForm { groups, cluster } = ATTENTION_FORMS[form];
     let shared = SPLITS * (queries * kv.head_dim).div_ceil(cluster);
     LaunchShape {
         grid: [cluster, kv.heads, step.count],
         shared_bytes: 4 * shared,
         cluster: (cluster > 1).then_some([cluster, 1, 1]),
-        ..LaunchShape::new(kernels[form as usize], 1, 128 * groups)
+        ..LaunchShape::new(kernels[form], 1, 128 * groups)
     }
 }
 

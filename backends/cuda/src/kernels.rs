@@ -18,10 +18,13 @@ pub static FILES: LazyLock<Vec<KernelFile>> = LazyLock::new(|| {
             kernels: fused_launch::kernels(),
             // Up to 48 bytes; the times in docs/benchmarks.md include them.
             may_spill: &[
-                "fused_attention_d128_q8_g1_c8",
+                "fused_attention_d128_q8_g2_c2",
+                "fused_attention_d128_q8_g2_c4",
                 "fused_attention_d128_q8_g2_c8",
-                "fused_attention_d64_q16_g1_c8",
-                "fused_attention_d80_q8_g1_c8",
+                "fused_attention_d64_q16_g2_c2",
+                "fused_attention_d64_q16_g2_c4",
+                "fused_attention_d80_q8_g2_c2",
+                "fused_attention_d80_q8_g2_c4",
                 "fused_attention_d80_q8_g2_c8",
                 "fused_linear_store_m2_ring8",
                 "fused_linear_store_m4_ring8",
