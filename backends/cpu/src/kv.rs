@@ -11,9 +11,8 @@ use std::sync::Arc;
 
 use loquat_cpu_kernels::{KvElement, PAGE, PagePtr};
 use loquat_session::recurrent_state::StateLayout;
-use loquat_session::sequences::{CopyOnWrite, PageSpan, SequenceStorage, Slot};
-use loquat_session::transfer::{TailContent, TailLayout, TailSection};
-use loquat_session::{KvFormat, MediaId};
+use loquat_session::sequences::{CopyOnWrite, PageSpan, SequenceStorage, Slot, TransferStorage};
+use loquat_session::{KvFormat, MediaId, SessionError};
 use loquat_spec::ModelSpec;
 
 use crate::arena::{Arena, Region};
@@ -22,8 +21,6 @@ use crate::recurrent_state::StateBuffers;
 
 pub struct KvStorage<T: KvElement> {
     layout: PageLayout,
-    /// Whether ranges contain a group: sequences keep all of it. The others belong to tails.
-    in_ranges: Vec<bool>,
     /// By group.
     groups: Vec<GroupPages<T>>,
     /// Bytes of the pages that have memory.
@@ -125,12 +122,8 @@ impl<T: KvElement> SequenceStorage for KvStorage<T> {
 }
 
 impl<T: KvElement> KvStorage<T> {
-    /// Storage for about `capacity_tokens` tokens' worth of sequences of up to `context` tokens.
-    pub fn new(
-        spec: &ModelSpec,
-        format: &KvFormat,
-        (capacity_tokens, context): (usize, usize),
-    ) -> Self {
+    /// Storage for about `capacity_tokens` tokens' worth of sequences.
+    pub fn new(spec: &ModelSpec, format: &KvFormat, capacity_tokens: usize) -> Self {
         let state_layout = StateLayout::new(spec);
         let layout = PageLayout::new(spec, format);
         let kv_groups = layout.kv_groups::<T>();
@@ -144,10 +137,6 @@ impl<T: KvElement> KvStorage<T> {
             groups: groups.collect(),
             backed_bytes: 0,
             capacity_bytes,
-            in_ranges: kv_groups
-                .iter()
-                .map(|group| group.keeps_all_within(context))
-                .collect(),
             layout,
             states: StateBuffers::new(state_layout.len()),
             state_layout,
@@ -189,135 +178,23 @@ impl<T: KvElement> KvStorage<T> {
     pub fn state(&self, state: Slot) -> PagePtr<f32> {
         self.states.data(state)
     }
+}
 
-    /// The positions of a group that a sequence of `len` tokens exports: the pages in reach of the
-    /// next token. Whole pages, because the sequence can be cut wherever pages reach back far enough.
-    fn exported(&self, group: usize, len: usize) -> Range<usize> {
-        self.layout.reach(group).first_seen(len) / PAGE * PAGE..len
+impl<T: KvElement> TransferStorage for KvStorage<T> {
+    fn position_bytes(&self, group: usize) -> usize {
+        self.layout.export_len::<T>(group)
     }
 
-    /// Bytes of an exported sequence of `len` tokens.
-    pub fn export_len(&self, len: usize) -> Option<usize> {
-        // Lengths of damaged exports may have no next position.
-        len.checked_add(1)?;
-        let mut total = if len == 0 {
-            0
-        } else {
-            self.state_layout.len() * 4
-        };
-        for group in 0..self.layout.groups() {
-            let tokens = self.exported(group, len).len();
-            let bytes = tokens.checked_mul(self.layout.export_len::<T>(group))?;
-            total = bytes.checked_add(total)?;
-        }
-        Some(total)
+    fn state_len(&self) -> usize {
+        self.state_layout.len()
     }
 
-    /// Appends each group's keys and values, token after token, then the recurrent state.
-    pub fn export(
-        &self,
-        len: usize,
-        pages: &[PageSpan<'_>],
-        state: Option<Slot>,
-        out: &mut Vec<u8>,
-    ) {
-        for (group, span) in pages.iter().enumerate() {
-            self.export_positions((group, *span), self.exported(group, len), out);
-        }
-        if let Some(state) = state {
-            // SAFETY: steps need `&mut self`, so nothing writes during this borrow.
-            let state = unsafe { self.state(state).slice(0, self.state_layout.len()) };
-            out.extend(state.iter().flat_map(|value| value.to_le_bytes()));
-        }
-    }
-
-    /// Bytes of an exported range of `tokens` positions.
-    pub fn range_len(&self, tokens: usize) -> Option<usize> {
-        let groups = (0..self.layout.groups()).filter(|group| self.in_ranges[*group]);
-        let of_token: usize = groups.map(|group| self.layout.export_len::<T>(group)).sum();
-        tokens.checked_mul(of_token)
-    }
-
-    /// Appends the keys and values of a range, position by position, so that adjacent ranges make
-    /// one.
-    pub fn export_range(&self, range: Range<usize>, pages: &[PageSpan<'_>], out: &mut Vec<u8>) {
-        out.reserve(self.range_len(range.len()).unwrap_or(0));
-        for position in range {
-            for (group, span) in pages.iter().enumerate() {
-                if self.in_ranges[group] {
-                    self.export_positions((group, *span), position..position + 1, out);
-                }
-            }
-        }
-    }
-
-    /// The tail of a sequence of `len` tokens.
-    pub fn tail(&self, len: usize) -> TailLayout {
-        let groups = (0..self.layout.groups()).filter(|group| !self.in_ranges[*group]);
-        let windows = groups.map(|group| TailSection {
-            content: TailContent::Window(group),
-            units: self.exported(group, len),
-            unit_bytes: self.layout.export_len::<T>(group),
-        });
-        let state = TailSection {
-            content: TailContent::State,
-            units: 0..if len == 0 { 0 } else { self.state_layout.len() },
-            unit_bytes: size_of::<f32>(),
-        };
-        TailLayout::new(windows.chain([state]))
-    }
-
-    /// Appends a part of a tail.
-    pub fn export_tail(
-        &self,
-        section: TailSection,
-        (pages, state): (&[PageSpan<'_>], Option<Slot>),
-        out: &mut Vec<u8>,
-    ) {
-        match (section.content, state) {
-            (TailContent::Window(group), _) => {
-                self.export_positions((group, pages[group]), section.units, out);
-            }
-            (TailContent::State, Some(state)) => {
-                // SAFETY: steps need `&mut self`, so nothing writes during this borrow.
-                let state = unsafe { self.state(state).slice(0, self.state_layout.len()) };
-                let numbers = state[section.units].iter();
-                out.extend(numbers.flat_map(|value| value.to_le_bytes()));
-            }
-            (TailContent::State, None) => {}
-        }
-    }
-
-    /// Stores a part of a tail.
-    pub fn import_tail(
-        &mut self,
-        section: TailSection,
-        (pages, state): (&[(usize, Vec<Slot>)], Option<Slot>),
-        bytes: &[u8],
-    ) {
-        match (section.content, state) {
-            (TailContent::Window(group), _) => {
-                let (first, slots) = &pages[group];
-                self.import_positions((group, *first, slots), section.units, bytes);
-            }
-            (TailContent::State, Some(state)) => {
-                // SAFETY: the state is this new sequence's own, reached through `&mut self`.
-                let values = unsafe { self.state(state).slice_mut(0, self.state_layout.len()) };
-                let values = values[section.units].iter_mut();
-                for (value, bytes) in values.zip(bytes.as_chunks::<4>().0) {
-                    *value = f32::from_le_bytes(*bytes);
-                }
-            }
-            (TailContent::State, None) => {}
-        }
-    }
-
-    fn export_positions(
+    fn read_positions(
         &self,
         (group, span): (usize, PageSpan<'_>),
         positions: Range<usize>,
         out: &mut Vec<u8>,
-    ) {
+    ) -> Result<(), SessionError> {
         for position in positions {
             let page = self.page(group, span.slots[position / PAGE - span.first]);
             for head in self.layout.heads(group) {
@@ -325,58 +202,17 @@ impl<T: KvElement> KvStorage<T> {
                 unsafe { T::export_head(page, &head, position % PAGE, out) };
             }
         }
+        Ok(())
     }
 
-    /// Fills a new sequence's pages, by group, and its state from exported bytes of the right
-    /// length.
-    pub fn import(
+    fn write_positions(
         &mut self,
-        len: usize,
-        pages: &[(usize, Vec<Slot>)],
-        state: Option<Slot>,
-        bytes: &[u8],
-    ) {
-        let mut bytes = bytes;
-        for (group, (first, slots)) in pages.iter().enumerate() {
-            let positions = self.exported(group, len);
-            bytes = self.import_positions((group, *first, slots), positions, bytes);
-        }
-        if let Some(state) = state {
-            // SAFETY: the state is this new sequence's own, reached through `&mut self`.
-            let values = unsafe { self.state(state).slice_mut(0, self.state_layout.len()) };
-            for (value, bytes) in values.iter_mut().zip(bytes.as_chunks::<4>().0) {
-                *value = f32::from_le_bytes(*bytes);
-            }
-        }
-    }
-
-    /// Fills positions of a sequence's pages from an exported range of the right length.
-    pub fn import_range(
-        &mut self,
-        range: Range<usize>,
-        pages: &[(usize, Vec<Slot>)],
-        bytes: &[u8],
-    ) {
-        let mut bytes = bytes;
-        for position in range {
-            for (group, (first, slots)) in pages.iter().enumerate() {
-                if self.in_ranges[group] {
-                    let position = position..position + 1;
-                    bytes = self.import_positions((group, *first, slots), position, bytes);
-                }
-            }
-        }
-    }
-
-    /// Returns the bytes after those of the positions.
-    fn import_positions<'b>(
-        &mut self,
-        (group, first, slots): (usize, usize, &[Slot]),
+        (group, span): (usize, PageSpan<'_>),
         positions: Range<usize>,
-        mut bytes: &'b [u8],
-    ) -> &'b [u8] {
+        mut bytes: &[u8],
+    ) -> Result<(), SessionError> {
         for position in positions {
-            let page = self.page(group, slots[position / PAGE - first]);
+            let page = self.page(group, span.slots[position / PAGE - span.first]);
             for head in self.layout.heads(group) {
                 let (of_head, rest) = bytes.split_at(T::export_len(&head));
                 // SAFETY: the caller's sequence alone writes to the page, and `&mut self` excludes
@@ -385,14 +221,41 @@ impl<T: KvElement> KvStorage<T> {
                 bytes = rest;
             }
         }
-        bytes
+        Ok(())
+    }
+
+    fn read_state(
+        &self,
+        state: Slot,
+        numbers: Range<usize>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), SessionError> {
+        // SAFETY: steps need `&mut self`, so nothing writes during this borrow.
+        let state = unsafe { self.state(state).slice(0, self.state_layout.len()) };
+        let numbers = state[numbers].iter();
+        out.extend(numbers.flat_map(|value| value.to_le_bytes()));
+        Ok(())
+    }
+
+    fn write_state(
+        &mut self,
+        state: Slot,
+        numbers: Range<usize>,
+        bytes: &[u8],
+    ) -> Result<(), SessionError> {
+        // SAFETY: the state is this sequence's own, reached through `&mut self`.
+        let values = unsafe { self.state(state).slice_mut(0, self.state_layout.len()) };
+        for (value, bytes) in values[numbers].iter_mut().zip(bytes.as_chunks::<4>().0) {
+            *value = f32::from_le_bytes(*bytes);
+        }
+        Ok(())
     }
 }
 
 #[cfg(test)]
 mod tests {
     use loquat_session::sequences::{MediaRules, SequenceLimits, Sequences};
-    use loquat_session::{AdapterLimits, SequenceId, SessionError};
+    use loquat_session::{AdapterLimits, SequenceId};
     use loquat_testkit::goldens;
 
     use super::*;
@@ -402,7 +265,7 @@ mod tests {
     /// Sequences of a model with windows of a few tokens.
     fn windowed() -> Sequences<KvStorage<f32>> {
         let source = goldens::source(&goldens::family("gemma3_text")).unwrap();
-        let storage = KvStorage::new(&source.spec, &KvFormat::F32, (CAPACITY, CAPACITY));
+        let storage = KvStorage::new(&source.spec, &KvFormat::F32, CAPACITY);
         assert_eq!(storage.layout.groups(), 2);
         let limits = SequenceLimits {
             kv_tokens: CAPACITY,

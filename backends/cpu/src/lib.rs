@@ -37,10 +37,10 @@ use std::sync::Arc;
 use loquat_cpu_kernels::{Bf16Bits, F16Bits, Kernels, KvElement, PAGE, supported};
 use loquat_session::limits::{Limits, MediaSizes, Sizes};
 use loquat_session::recurrent_state::StateLayout;
-use loquat_session::sequences::{SequenceLimits, Sequences};
+use loquat_session::sequences::{SequenceLimits, Sequences, TransferScope};
 use loquat_session::{
     Backend, BackendTraits, Device, DeviceKind, KvElementFormat, KvFormat, KvGroups, ModelSource,
-    OpenError, Plan, Precision, Probe, Session, SessionOptions, transfer,
+    OpenError, Plan, Precision, Probe, Session, SessionOptions,
 };
 use loquat_spec::{Mixer, ModelSpec};
 
@@ -131,6 +131,7 @@ impl CpuBackend {
             kv_format: format.to_string(),
             draws: false,
             batch_invariant: true,
+            chunk_invariant: true,
         };
         Ok((Plan::new(spec, &limits, traits), limits))
     }
@@ -159,9 +160,9 @@ impl CpuBackend {
             progress,
         )?;
         let format = kv_format(source, options)?;
-        let storage =
-            KvStorage::<T>::new(&source.spec, &format, (limits.kv_tokens, limits.context));
-        let fingerprint = transfer::fingerprint(source, &format.to_string());
+        let storage = KvStorage::<T>::new(&source.spec, &format, limits.kv_tokens);
+        let numbers = (options.precision, &limits);
+        let transfers = TransferScope::new(source, "cpu", &format.to_string(), numbers);
         Ok(Box::new(CpuSession {
             model,
             kernels: self.kernels()?,
@@ -169,14 +170,7 @@ impl CpuBackend {
             sequences: Sequences::new(storage, SequenceLimits::from(&limits)),
             capabilities: plan.capabilities,
             memory: plan.memory,
-            fingerprint,
-            range_fingerprint: transfer::range_fingerprint(
-                fingerprint,
-                "cpu",
-                &source.spec,
-                options.precision,
-                &limits,
-            ),
+            transfers,
             spec: Arc::clone(&source.spec),
             plan: Default::default(),
             scratch: Default::default(),

@@ -3,7 +3,7 @@
 use loquat_cpu_kernels::{
     CodeFormat, CodeOperand, CodeSpan, HeadCodes, HeadLayout, HeadPages, KvElement, PAGE, PagePtr,
 };
-use loquat_session::{KvElementFormat, KvFormat, KvGroups, LayerGroups, Reach};
+use loquat_session::{KvElementFormat, KvFormat, KvGroups, LayerGroups};
 use loquat_spec::{KvSource, Mixer, ModelSpec};
 
 /// Each layer's offsets in a page of its group.
@@ -67,11 +67,6 @@ impl PageLayout {
     /// How many groups of layers there are.
     pub fn groups(&self) -> usize {
         self.lens.len()
-    }
-
-    /// What a group's layers attend to at most.
-    pub fn reach(&self, group: usize) -> Reach {
-        self.groups.reaches()[group]
     }
 
     /// Elements of a group's page.

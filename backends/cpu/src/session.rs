@@ -5,12 +5,11 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use loquat_cpu_kernels::{Kernels, KvElement, PAGE, PIECE, PagePtr};
-use loquat_session::sequences::{PageSpan, RowGrant, RowStates, Sequences, Slot, TokenPlace};
-use loquat_session::transfer::{Envelope, Unsealed, unseal};
+use loquat_session::sequences::{RowGrant, RowStates, Sequences, TokenPlace, TransferScope};
 use loquat_session::{
     AdapterId, AdapterWeights, AppliedAdapter, Capabilities, Emit, Media, MediaHandle, MediaId,
     MediaLayout, Memory, SequenceId, Session, SessionError, StepBatch, StepOutput,
-    delegate_sequences,
+    delegate_sequences, delegate_transfers,
 };
 use loquat_spec::ModelSpec;
 
@@ -36,8 +35,7 @@ pub struct CpuSession<T: KvElement> {
     pub capabilities: Capabilities,
     /// As planned, with nothing in use.
     pub memory: Memory,
-    pub fingerprint: u64,
-    pub range_fingerprint: u64,
+    pub transfers: TransferScope,
     pub spec: Arc<ModelSpec>,
     /// Empty between steps.
     pub plan: Plan<T>,
@@ -113,29 +111,7 @@ impl Emitted {
     }
 }
 
-/// The pages of a sequence by group, each with the number of freed ones before them.
-fn owned_pages<T: KvElement>(
-    sequences: &Sequences<KvStorage<T>>,
-    id: SequenceId,
-) -> Result<Vec<(usize, Vec<Slot>)>, SessionError> {
-    let groups = 0..sequences.storage().layout().groups();
-    groups
-        .map(|group| {
-            let span = sequences.pages(id, group)?;
-            Ok((span.first, span.slots.to_vec()))
-        })
-        .collect()
-}
-
 impl<T: KvElement> CpuSession<T> {
-    /// The pages of a sequence by group.
-    fn page_spans(&self, id: SequenceId) -> Result<Vec<PageSpan<'_>>, SessionError> {
-        let groups = 0..self.sequences.storage().layout().groups();
-        groups
-            .map(|group| self.sequences.pages(id, group))
-            .collect()
-    }
-
     /// Checks all rows; a refused row changes nothing.
     fn accept(&mut self, batch: &StepBatch, rows: &mut StepRows) {
         let mut planned = 0;
@@ -363,6 +339,7 @@ impl<T: KvElement> Session for CpuSession<T> {
     }
 
     delegate_sequences!(sequences);
+    delegate_transfers!(sequences, transfers);
 
     fn release(&mut self, sequence: SequenceId) -> Result<(), SessionError> {
         self.sequences.release(sequence)
@@ -451,105 +428,5 @@ impl<T: KvElement> Session for CpuSession<T> {
         self.rows = rows;
         let intact = self.model.files.check();
         intact.map_err(|changed| SessionError::WeightsChanged(changed.to_string()))
-    }
-
-    fn export(&self, sequence: SequenceId) -> Result<Vec<u8>, SessionError> {
-        let len = self.sequences.len(sequence)?;
-        let storage = self.sequences.storage();
-        let size = storage.export_len(len).unwrap_or(0);
-        let header = self.sequences.header(sequence)?;
-        let mut envelope = Envelope::new(self.fingerprint, &header, size);
-        let pages = self.page_spans(sequence)?;
-        let state = self.sequences.state(sequence)?;
-        storage.export(len, &pages, state, envelope.contents());
-        Ok(envelope.seal())
-    }
-
-    fn import(&mut self, bytes: &[u8]) -> Result<SequenceId, SessionError> {
-        let storage = self.sequences.storage();
-        let size = |len| storage.export_len(len);
-        let max_context = self.capabilities.max_context;
-        let Unsealed { header, contents } = unseal(bytes, self.fingerprint, max_context, size)?;
-        let len = header.len;
-        self.sequences.import(header, |sequences, grant| {
-            let pages = owned_pages(sequences, grant.sequence)?;
-            let state = grant.states.as_ref().map(|states| states.after);
-            sequences.storage_mut().import(len, &pages, state, contents);
-            Ok(())
-        })
-    }
-
-    fn range_fingerprint(&self) -> Result<u64, SessionError> {
-        Ok(self.range_fingerprint)
-    }
-
-    fn export_range(
-        &self,
-        sequence: SequenceId,
-        range: Range<usize>,
-        out: &mut Vec<u8>,
-    ) -> Result<(), SessionError> {
-        self.sequences.check_exported_range(sequence, &range)?;
-        let pages = self.page_spans(sequence)?;
-        self.sequences.storage().export_range(range, &pages, out);
-        Ok(())
-    }
-
-    fn import_range(
-        &mut self,
-        sequence: SequenceId,
-        tokens: usize,
-        bytes: &[u8],
-    ) -> Result<(), SessionError> {
-        let wanted = self.sequences.storage().range_len(tokens);
-        let parts = wanted.and_then(|wanted| bytes.split_at_checked(wanted));
-        let Some((bytes, media)) = parts else {
-            let why = format!("{} bytes for {tokens} tokens", bytes.len());
-            return Err(SessionError::BadImport(why));
-        };
-        let max_context = self.capabilities.max_context;
-        let import = |sequences: &mut Sequences<KvStorage<T>>, grant: &RowGrant| {
-            let pages = owned_pages(sequences, sequence)?;
-            let range = grant.start..grant.start + tokens;
-            sequences.storage_mut().import_range(range, &pages, bytes);
-            Ok(())
-        };
-        self.sequences
-            .import_range(sequence, (tokens, max_context), media, import)
-    }
-
-    fn export_tail(
-        &self,
-        sequence: SequenceId,
-        len: usize,
-        part: Range<usize>,
-        out: &mut Vec<u8>,
-    ) -> Result<bool, SessionError> {
-        self.sequences.check_tails(self.capabilities.max_context)?;
-        let state = self.sequences.exported_tail(sequence, len)?;
-        let pages = self.page_spans(sequence)?;
-        let storage = self.sequences.storage();
-        let (section, is_last) = storage.tail(len).exported(&part)?;
-        if let Some(section) = section {
-            storage.export_tail(section, (&pages, state), out);
-        }
-        Ok(is_last)
-    }
-
-    fn import_tail(&mut self, sequence: SequenceId, bytes: &[u8]) -> Result<bool, SessionError> {
-        self.sequences.check_tails(self.capabilities.max_context)?;
-        let len = self.sequences.len(sequence)?;
-        let tail = self.sequences.storage().tail(len);
-        let import = |sequences: &mut Sequences<KvStorage<T>>, offset: usize| {
-            let pages = owned_pages(sequences, sequence)?;
-            let state = sequences.state(sequence)?;
-            for (section, bytes) in tail.imported(offset, bytes)? {
-                let storage = sequences.storage_mut();
-                storage.import_tail(section, (&pages, state), bytes);
-            }
-            Ok(())
-        };
-        self.sequences
-            .import_tail(sequence, (bytes.len(), tail.bytes()), import)
     }
 }

@@ -47,6 +47,7 @@ struct Tables {
     const PageRun* page_runs;
     uint64_t run_stride;
     const uint32_t *pages, *emitted;
+    const void* draws;
 };
 struct Step { uint32_t first, count, rows, reserved; Tables tables; };
 struct KvRef {

@@ -8,6 +8,7 @@
 
 #include "general/elementwise.cuh"
 #include "general/attention.cuh"
+#include "general/draw.cuh"
 #include "general/experts.cuh"
 #include "general/linear.cuh"
 #include "general/low_rank.cuh"

@@ -37,6 +37,7 @@ struct Tables {
     uint64_t run_stride;
     Address pages;
     Address emitted;
+    Address draws;
 };
 
 struct Step {
@@ -65,6 +66,14 @@ struct StateCopy {
 struct PageRun {
     uint32_t start;
     uint32_t first;
+};
+
+struct DrawTable {
+    float scale;
+    uint32_t top_k;
+    uint32_t top_p;
+    uint32_t unit;
+    uint64_t min_weight;
 };
 
 enum Format : uint32_t { FORMAT_F32 = 0, FORMAT_BF16 = 1 };
@@ -469,14 +478,22 @@ struct Largest {
     uint32_t reserved;
 };
 
+struct DrawTokens {
+    Address logits;
+    Address out;
+    uint32_t vocab;
+    uint32_t reserved;
+};
+
 #define SIZE(name, bytes) static_assert(sizeof(name) == bytes, #name)
 #define OFFSET(name, field, bytes) static_assert(offsetof(name, field) == bytes, #name "." #field)
 
-SIZE(Tables, 104);
-SIZE(Step, 120);
+SIZE(Tables, 112);
+SIZE(Step, 128);
 SIZE(RowTable, 32);
 SIZE(StateCopy, 16);
 SIZE(PageRun, 8);
+SIZE(DrawTable, 24);
 SIZE(MatrixRef, 24);
 SIZE(KvRef, 56);
 SIZE(Embed, 64);
@@ -510,6 +527,7 @@ SIZE(SumRows, 64);
 SIZE(CopyParts, 40);
 SIZE(FinishLogits, 24);
 SIZE(Largest, 24);
+SIZE(DrawTokens, 24);
 
 OFFSET(Step, tables, 16);
 OFFSET(Tables, page_runs, 72);

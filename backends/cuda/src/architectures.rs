@@ -10,6 +10,36 @@ pub struct ComputeCapability {
     pub minor: u32,
 }
 
+impl ComputeCapability {
+    /// H100, H200.
+    pub const HOPPER: Self = Self { major: 9, minor: 0 };
+}
+
+impl FromStr for ComputeCapability {
+    type Err = String;
+
+    fn from_str(text: &str) -> Result<Self, String> {
+        let numbers = text.split_once('.');
+        let numbers = numbers.and_then(|(major, minor)| {
+            let is_number = |text: &str| text.bytes().all(|digit| digit.is_ascii_digit());
+            let both = is_number(major) && is_number(minor);
+            both.then(|| Some((major.parse().ok()?, minor.parse().ok()?)))?
+        });
+        match numbers {
+            Some((major, minor)) if major >= OLDEST => Ok(Self { major, minor }),
+            Some(_) => Err(format!(
+                "`{text}` is too old; the kernels need at least {OLDEST}.0"
+            )),
+            None => Err(format!(
+                "`{text}` is not a compute capability; write `9.0` or `8.6`"
+            )),
+        }
+    }
+}
+
+/// Dependent launch, bf16 and asynchronous copies need at least this major version.
+const OLDEST: u32 = 8;
+
 impl fmt::Display for ComputeCapability {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}.{}", self.major, self.minor)
@@ -108,9 +138,10 @@ impl FromStr for Target {
             major: number / 10,
             minor: number % 10,
         };
-        // Dependent launch, bf16 and asynchronous copies need at least this.
-        if capability.major < 8 {
-            return Err(format!("`{text}` is too old; the kernels need at least 80"));
+        if capability.major < OLDEST {
+            return Err(format!(
+                "`{text}` is too old; the kernels need at least {OLDEST}0"
+            ));
         }
         Ok(Self { capability, kind })
     }
@@ -202,6 +233,18 @@ mod tests {
                 (Err(found), Err(expected)) => assert!(found.starts_with(expected), "{found}"),
                 (found, _) => panic!("{list}: {found:?}"),
             }
+        }
+    }
+
+    #[test]
+    fn compute_capability_is_parsed_or_refused() {
+        for text in ["8.0", "9.0", "12.1"] {
+            let parsed: ComputeCapability = text.parse().unwrap();
+            assert_eq!(parsed.to_string(), text);
+        }
+        for text in ["", "9", "9.", ".0", "9.0a", "+9.0", "7.5", "99999999999.0"] {
+            let error = text.parse::<ComputeCapability>().unwrap_err();
+            assert!(error.starts_with(&format!("`{text}` is ")), "{error}");
         }
     }
 

@@ -2,6 +2,7 @@
 //!
 //! The grids are one wave of blocks, so they depend on the GPU; results do not.
 
+use crate::architectures::{ComputeCapability, file_targets};
 use crate::fused::{Epilogue, FusedAttention, FusedLinear, FusedOp, FusedPromptAttention};
 use crate::launch::LaunchShape;
 use crate::ops::Step;
@@ -67,6 +68,15 @@ const HEAD_DIMS: [(u32, bool); 5] = [
 pub fn has_attention(head_dim: usize, queries_per_key: usize) -> bool {
     HEAD_DIMS.iter().any(|(dim, wide)| {
         *dim as usize == head_dim && queries_per_key <= if *wide { 16 } else { 8 }
+    })
+}
+
+/// Whether the kernels are for a GPU of this compute capability, compiled or not.
+pub fn is_written_for(gpu: ComputeCapability) -> bool {
+    let targets = file_targets(include_str!("../kernels/fast.cu"));
+    targets.is_ok_and(|targets| {
+        let mut targets = targets.into_iter().flatten();
+        targets.any(|target| target.runs_on(gpu))
     })
 }
 

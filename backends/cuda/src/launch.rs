@@ -38,6 +38,7 @@ pub const KERNELS: &[&str] = &[
     "delta_gates",
     "delta_update",
     "delta_update_long",
+    "draw_tokens",
     "embed",
     "embed_low_rank",
     "expert_linear_bf16",
@@ -94,6 +95,7 @@ const SHORT_LEN: u32 = 256;
 const SHORT_COLUMNS: u32 = 4;
 const LONG_COLUMNS: u32 = 2;
 const LARGEST_THREADS: u32 = 1024;
+const DRAW_THREADS: u32 = 1024;
 
 const FEW_BLOCK_ROWS: u32 = FEW_ROWS * FEW_THREADS / WARP;
 
@@ -181,6 +183,7 @@ pub fn shape(op: &Op, step: &Step, occupancy: &dyn Occupancy) -> LaunchShape {
         Op::CopyParts(p) => spans("copy_parts", p.parts * p.len),
         Op::FinishLogits(p) => spans("finish_logits", p.vocab),
         Op::Largest(_) => LaunchShape::new("largest", count, LARGEST_THREADS),
+        Op::DrawTokens(_) => LaunchShape::new("draw_tokens", count, DRAW_THREADS),
     }
 }
 
@@ -281,10 +284,12 @@ mod tests {
     use std::collections::BTreeSet;
 
     use super::*;
+    use crate::draw::{DrawTable, WEIGHT_BITS};
     use crate::ops::*;
 
     const SOURCES: &[&str] = &[
         include_str!("../kernels/general/attention.cuh"),
+        include_str!("../kernels/general/draw.cuh"),
         include_str!("../kernels/general/elementwise.cuh"),
         include_str!("../kernels/general/experts.cuh"),
         include_str!("../kernels/general/linear.cuh"),
@@ -525,10 +530,13 @@ mod tests {
             ("LONG_LEN", LONG_LEN),
             ("LONG_COLUMNS", LONG_COLUMNS),
             ("LARGEST_THREADS", LARGEST_THREADS),
+            ("DRAW_THREADS", DRAW_THREADS),
         ] {
             let line = format!("constexpr uint32_t {name} = {value};");
             assert!(text.contains(&line), "{line}");
         }
+        let bits = format!("constexpr int WEIGHT_BITS = {WEIGHT_BITS};");
+        assert!(text.contains(&bits), "{bits}");
     }
 
     /// The sizes that the kernels assert of their structs are those of the Rust structs.
@@ -540,6 +548,7 @@ mod tests {
             ("RowTable", size_of::<RowTable>()),
             ("StateCopy", size_of::<StateCopy>()),
             ("PageRun", size_of::<PageRun>()),
+            ("DrawTable", size_of::<DrawTable>()),
             ("MatrixRef", size_of::<MatrixRef>()),
             ("KvRef", size_of::<KvRef>()),
         ];

@@ -11,6 +11,7 @@ mod adapter;
 mod architectures;
 mod decode;
 pub mod device;
+mod draw;
 pub mod driver;
 mod error;
 mod execute;
@@ -21,6 +22,7 @@ pub mod interpret;
 mod interpreted;
 pub mod kernels;
 pub mod launch;
+mod listing;
 mod lower;
 #[cfg(test)]
 #[allow(dead_code)]
@@ -42,6 +44,7 @@ use loquat_session::{Backend, ModelSource, OpenError, Plan, Probe, Session, Sess
 pub use architectures::ComputeCapability;
 pub use gpu::Gpu;
 pub use interpreted::InterpretedBackend;
+pub use listing::ProgramListing;
 
 use driver::DeviceInfo;
 use open::{DeviceTraits, Draft};
@@ -89,6 +92,36 @@ impl CudaBackend {
                 remedy,
             }
         })
+    }
+
+    /// The program that sessions with these options run on a GPU of this compute capability; on
+    /// this machine's GPU if none is given, or on a Hopper GPU if there is none. Needs no GPU.
+    pub fn program(
+        &self,
+        source: &ModelSource,
+        options: &SessionOptions,
+        gpu: Option<ComputeCapability>,
+    ) -> Result<ProgramListing, OpenError> {
+        let own = match gpu {
+            None => probe::usable_devices().ok().into_iter().flatten().next(),
+            Some(_) => None,
+        };
+        if let Some(device) = own {
+            return self.draft(&device, source, options)?.listing(source);
+        }
+        let gpu = gpu.unwrap_or(ComputeCapability::HOPPER);
+        let has_fast_path = if kernels::check_built().is_ok() {
+            kernels::check_support(gpu)?;
+            kernels::is_compiled("fast", gpu)
+        } else {
+            fused_launch::is_written_for(gpu)
+        };
+        let traits = DeviceTraits {
+            label: format!("cuda, compute capability {gpu}"),
+            memory_bytes: None,
+            has_fast_path: self.uses_fast_path && has_fast_path,
+        };
+        Draft::new(source, options, traits)?.listing(source)
     }
 
     fn draft(

@@ -4,10 +4,10 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 
 use loquat_session::limits::{Limits, MediaSizes, Sizes as LimitSizes};
-use loquat_session::sequences::{SequenceLimits, Sequences};
+use loquat_session::sequences::{SequenceLimits, Sequences, TransferScope};
 use loquat_session::{
     BackendTraits, KvElementFormat, KvFormat, MediaInputs, ModelSource, OpenError, Plan, Precision,
-    SessionOptions, transfer,
+    SessionOptions,
 };
 use loquat_spec::{ModelSpec, Role};
 use loquat_weights::Weights;
@@ -16,6 +16,7 @@ use crate::adapter::AdapterTargets;
 use crate::decode::can_record;
 use crate::device::{Device, DeviceError};
 use crate::fused_launch::TILE_TOKENS;
+use crate::listing::ProgramListing;
 use crate::lower::{
     Buffers, KvLayout, Program, Sizes, WeightLoader, check_fast, lower, lower_fast,
 };
@@ -52,7 +53,8 @@ pub struct Draft {
     limits: Limits,
     traits: DeviceTraits,
     lower: Lower,
-    is_fast: bool,
+    /// Why the fast path does not run the model, if it does not.
+    not_fast: Option<&'static str>,
 }
 
 impl Draft {
@@ -86,13 +88,19 @@ impl Draft {
             tokens: step_tokens,
             context,
         };
-        // Its matrices are packed together, where adapters cannot change them by role.
-        let is_fast = traits.has_fast_path
-            && !options.adapters.any()
-            && format == Format::Bf16
-            && kv_element == Format::Bf16
-            && check_fast(spec).is_ok();
-        let (lower, sizes): (Lower, Sizes) = if is_fast {
+        let not_fast = if format != Format::Bf16 {
+            Some("it computes in f32")
+        } else if kv_element != Format::Bf16 {
+            Some("keys and values are not in bf16")
+        } else if options.adapters.any() {
+            // Its matrices are packed together, where adapters cannot change them by role.
+            Some("the session allows adapters")
+        } else if !traits.has_fast_path {
+            Some("no fast kernels run on the GPU")
+        } else {
+            check_fast(spec).err()
+        };
+        let (lower, sizes): (Lower, Sizes) = if not_fast.is_none() {
             let tokens = step_tokens.next_multiple_of(TILE_TOKENS);
             (lower_fast, Sizes { tokens, ..sizes })
         } else {
@@ -127,7 +135,33 @@ impl Draft {
             limits,
             traits,
             lower,
-            is_fast,
+            not_fast,
+        })
+    }
+
+    /// What a session's steps launch.
+    pub fn listing(&self, source: &ModelSource) -> Result<ProgramListing, OpenError> {
+        let spec = &source.spec;
+        let mut buffers = Buffers::default();
+        let mut program = Program::default();
+        // The first pass finds the buffers, which the second one refers to by their numbers.
+        for _ in 0..2 {
+            buffers.number();
+            let mut ignored = |_: f32| {};
+            let mut counting = WeightLoader::new(&source.weights, None, self.format, &mut ignored);
+            program = (self.lower)(spec, &mut counting, &mut buffers, &self.kv, self.sizes)?;
+        }
+        Ok(ProgramListing {
+            device: self.traits.label.clone(),
+            format: self.format,
+            kv_format: self.kv_format,
+            not_fast: self.not_fast,
+            sizes: self.sizes,
+            weight_bytes: self.limits.sizes.weight_bytes,
+            kv: self.kv.clone(),
+            tower: runs_tower(spec, &self.limits.sizes.media),
+            program,
+            buffers,
         })
     }
 
@@ -135,10 +169,10 @@ impl Draft {
         let traits = BackendTraits {
             device: self.traits.label.clone(),
             kv_format: self.kv_format.to_string(),
-            draws: false,
-            // Rows never depend on each other. On the fast path a prompt's last bits depend on how
-            // it was cut: rows of one token attend in another kernel than longer ones.
-            batch_invariant: !self.is_fast,
+            draws: true,
+            batch_invariant: true,
+            // On the fast path rows of one token attend in another kernel than longer ones.
+            chunk_invariant: self.not_fast.is_some(),
         };
         let mut plan = Plan::new(&source.spec, &self.limits, traits);
         let runs_tower = runs_tower(&source.spec, &self.limits.sizes.media);
@@ -172,7 +206,7 @@ impl Draft {
         (self.lower)(spec, &mut counting, &mut buffers, &self.kv, self.sizes)?;
         buffers.allocate(&mut *device, self.sizes.tokens)?;
         let kv_tokens = self.limits.kv_tokens;
-        let storage = DeviceStorage::new(device, &mut self.kv, (kv_tokens, self.limits.context))?;
+        let storage = DeviceStorage::new(device, &mut self.kv, kv_tokens)?;
         let (tower, program) = {
             let mut device = storage.device();
             let device: &mut dyn Device = &mut **device;
@@ -182,7 +216,9 @@ impl Draft {
             let program = (self.lower)(spec, &mut loader, &mut buffers, &self.kv, self.sizes)?;
             (tower, program)
         };
-        let fingerprint = transfer::fingerprint(source, &self.kv_format.to_string());
+        let kv_format = self.kv_format.to_string();
+        let numbers = (options.precision, &self.limits);
+        let transfers = TransferScope::new(source, "cuda", &kv_format, numbers);
         let records = can_record(&program);
         Ok(CudaSession {
             adapter_targets: AdapterTargets::new(spec, &program, self.format),
@@ -191,14 +227,7 @@ impl Draft {
             program,
             tower,
             sequences: Sequences::new(storage, SequenceLimits::from(&self.limits)),
-            range_fingerprint: transfer::range_fingerprint(
-                fingerprint,
-                "cuda",
-                spec,
-                options.precision,
-                &self.limits,
-            ),
-            fingerprint,
+            transfers,
             capabilities: plan.capabilities,
             memory: plan.memory,
             spec: Arc::clone(spec),

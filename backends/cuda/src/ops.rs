@@ -666,7 +666,18 @@ pub struct Largest {
     pub reserved: u32,
 }
 
-/// A token that [`Largest`] could not choose.
+/// For each of `[count][vocab]` the token that its [`DrawTable`](crate::draw::DrawTable) draws.
+#[repr(C)]
+#[derive(NoUninit, Debug, Clone, Copy, PartialEq)]
+pub struct DrawTokens {
+    pub logits: Address,
+    /// `u32[]`
+    pub out: Address,
+    pub vocab: u32,
+    pub reserved: u32,
+}
+
+/// A token that [`Largest`] or [`DrawTokens`] could not choose.
 pub const NOT_A_NUMBER: u32 = u32::MAX;
 
 /// What a kernel receives.
@@ -764,4 +775,5 @@ operations!(
     CopyParts,
     FinishLogits,
     Largest,
+    DrawTokens,
 );

@@ -8,6 +8,7 @@ mod adapters;
 mod attention;
 mod builder;
 mod case;
+mod draws;
 mod fused;
 mod fused_attention;
 mod positions;
@@ -72,12 +73,15 @@ pub const GENERATORS: &[(&str, Generator)] = &[
     ("CopyParts", values::copy_parts),
     ("FinishLogits", values::finish_logits),
     ("Largest", values::largest),
+    ("DrawTokens", draws::draw_tokens),
     ("FusedEmbed", fused::embed),
     ("FusedStore", fused::store),
     ("FusedResidual", fused::residual),
     ("FusedGated", fused::gated),
     ("FusedLargest", fused::largest),
     ("FusedAttention", fused_attention::attention),
+    ("FusedQkvFinish", fused_attention::qkv_finish),
+    ("FusedPromptAttention", fused_attention::prompt_attention),
     ("PackFragments", fused::pack),
     ("Advance", fused::advance),
 ];
@@ -90,7 +94,11 @@ pub fn tolerance(op: &str) -> f64 {
     /// which are at most 2^-7 apart; so may probabilities and the heads that they come from.
     const ADJACENT: f64 = 0.01;
     match op {
-        "FusedResidual" | "FusedGated" | "FusedAttention" => ADJACENT,
+        "FusedResidual"
+        | "FusedGated"
+        | "FusedAttention"
+        | "FusedQkvFinish"
+        | "FusedPromptAttention" => ADJACENT,
         _ => SUMMATION,
     }
 }
@@ -319,6 +327,8 @@ mod tests {
             "FusedGated",
             "FusedLargest",
             "FusedAttention",
+            "FusedQkvFinish",
+            "FusedPromptAttention",
             "PackFragments",
             "Advance",
         ];

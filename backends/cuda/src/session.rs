@@ -1,15 +1,13 @@
 //! The session contract over a program and a device.
 
 use std::collections::BTreeMap;
-use std::ops::Range;
 use std::sync::Arc;
 
-use loquat_session::sequences::{PageSpan, RowGrant, Sequences, Slot, TokenPlace};
-use loquat_session::transfer::{Envelope, Unsealed, unseal};
+use loquat_session::sequences::{RowGrant, Sequences, Slot, TokenPlace, TransferScope};
 use loquat_session::{
     AdapterId, AdapterWeights, AppliedAdapter, Capabilities, Emit, Media, MediaHandle, MediaId,
     MediaLayout, Memory, SequenceId, Session, SessionError, StepBatch, StepOutput,
-    delegate_sequences,
+    delegate_sequences, delegate_transfers,
 };
 use loquat_spec::ModelSpec;
 
@@ -17,6 +15,7 @@ use crate::adapted::StepAdapters;
 use crate::adapter::{AdapterTargets, LoadedAdapter, predict_bytes};
 use crate::decode::Decoding;
 use crate::device::{Device, DeviceError};
+use crate::draw::DrawTable;
 use crate::execute::Execution;
 use crate::lower::{HEAD_BLOCK, Program};
 use crate::ops::{Address, NOT_A_NUMBER, PAGE, PageRun, RowTable, StateCopy};
@@ -32,8 +31,7 @@ pub struct CudaSession {
     pub capabilities: Capabilities,
     /// As planned, with nothing in use.
     pub memory: Memory,
-    pub fingerprint: u64,
-    pub range_fingerprint: u64,
+    pub transfers: TransferScope,
     pub spec: Arc<ModelSpec>,
     pub tables: StepTables,
     pub rows: StepRows,
@@ -54,9 +52,11 @@ pub struct StepRows {
     order: Vec<usize>,
     hidden: Vec<u32>,
     logits: Vec<u32>,
-    greedy: Vec<u32>,
-    /// The row of the batch that each greedy token is for.
-    greedy_rows: Vec<usize>,
+    chosen: Vec<u32>,
+    /// The row of the batch that each chosen token is for.
+    chosen_rows: Vec<usize>,
+    /// How each token is chosen.
+    draws: Vec<DrawTable>,
     /// Rows of one token.
     single: u32,
 }
@@ -74,17 +74,19 @@ impl StepRows {
             order,
             hidden,
             logits,
-            greedy,
-            greedy_rows,
+            chosen,
+            chosen_rows,
+            draws,
             single,
         } = self;
         *single = 0;
         accepted.clear();
         order.clear();
-        for tokens in [hidden, logits, greedy] {
+        for tokens in [hidden, logits, chosen] {
             tokens.clear();
         }
-        greedy_rows.clear();
+        chosen_rows.clear();
+        draws.clear();
     }
 
     /// Records a row's positions and reserves room for their outputs.
@@ -92,13 +94,15 @@ impl StepRows {
         let end = (row.first + row.grant.tokens) as u32;
         let last = |positions: usize| end - positions as u32..end;
         match emit {
-            // Rows that draw are refused, since the capabilities exclude them.
-            Emit::Nothing | Emit::Drawn(_) => output.push_nothing(),
-            Emit::Greedy { positions } => {
+            Emit::Nothing => output.push_nothing(),
+            Emit::Greedy { .. } | Emit::Drawn(_) => {
+                let positions = emit.positions();
                 output.push_tokens(positions);
-                self.greedy.extend(last(positions));
+                self.chosen.extend(last(positions));
                 let row = output.rows().len() - 1;
-                self.greedy_rows.resize(self.greedy.len(), row);
+                self.chosen_rows.resize(self.chosen.len(), row);
+                self.draws
+                    .resize(self.chosen.len(), DrawTable::for_row(emit));
             }
             Emit::Logits { positions } => {
                 output.push_logits(positions);
@@ -112,29 +116,7 @@ impl StepRows {
     }
 }
 
-/// The pages of a sequence by group, each with the number of freed ones before them.
-fn owned_pages(
-    sequences: &Sequences<DeviceStorage>,
-    id: SequenceId,
-) -> Result<Vec<(usize, Vec<Slot>)>, SessionError> {
-    let groups = 0..sequences.storage().layout().groups();
-    groups
-        .map(|group| {
-            let span = sequences.pages(id, group)?;
-            Ok((span.first, span.slots.to_vec()))
-        })
-        .collect()
-}
-
 impl CudaSession {
-    /// The pages of a sequence by group.
-    fn page_spans(&self, id: SequenceId) -> Result<Vec<PageSpan<'_>>, SessionError> {
-        let groups = 0..self.sequences.storage().layout().groups();
-        groups
-            .map(|group| self.sequences.pages(id, group))
-            .collect()
-    }
-
     /// Accepts the batch's rows and writes their tables, in the order of [`Self::sort`]; a refused
     /// row changes nothing.
     fn plan(&mut self, batch: &StepBatch, rows: &mut StepRows) {
@@ -320,17 +302,25 @@ impl CudaSession {
             device.read(program.hidden, bytemuck::cast_slice_mut(out))?;
         }
         let vocab = self.capabilities.vocab_size;
-        let kinds = [(rows.logits.len(), false), (rows.greedy.len(), true)];
+        let draws = execution.step.tables.draws;
+        let kinds = [(rows.logits.len(), false), (rows.chosen.len(), true)];
         let mut first = rows.hidden.len();
-        for (positions, greedy) in kinds {
+        for (positions, chosen) in kinds {
             for start in (0..positions).step_by(HEAD_BLOCK) {
                 let count = HEAD_BLOCK.min(positions - start);
                 let emitted = (first + start, count);
                 if !program.reads_emitted {
                     execution.run_emitted(device, &program.readout, emitted)?;
                 }
-                if greedy {
-                    execution.run_emitted(device, &program.greedy, emitted)?;
+                if chosen {
+                    if draws.is_none() {
+                        execution.run_emitted(device, &program.greedy, emitted)?;
+                    } else {
+                        let mut drawn = execution;
+                        let bytes = (start * size_of::<DrawTable>()) as u64;
+                        drawn.step.tables.draws = draws.offset(bytes);
+                        drawn.run_emitted(device, &program.drawn, emitted)?;
+                    }
                     let out = &mut output.all_tokens_mut()[start..start + count];
                     device.read(program.chosen, bytemuck::cast_slice_mut(out))?;
                 } else {
@@ -355,6 +345,7 @@ impl Session for CudaSession {
     }
 
     delegate_sequences!(sequences);
+    delegate_transfers!(sequences, transfers);
 
     fn release(&mut self, sequence: SequenceId) -> Result<(), SessionError> {
         self.sequences.release(sequence)
@@ -424,8 +415,11 @@ impl Session for CudaSession {
                 Err(error) => output.push_error(error.clone()),
             }
         }
-        for tokens in [&rows.hidden, &rows.logits, &rows.greedy] {
+        for tokens in [&rows.hidden, &rows.logits, &rows.chosen] {
             self.tables.emitted.extend_from_slice(tokens);
+        }
+        if rows.draws.iter().any(|draw| *draw != DrawTable::GREEDY) {
+            self.tables.draws.extend_from_slice(&rows.draws);
         }
         let ready = self.sequences.storage_mut().check();
         let ran = ready.and_then(|()| match self.tables.tokens() {
@@ -433,7 +427,7 @@ impl Session for CudaSession {
             _ => self.run(&rows, output).map_err(SessionError::from),
         });
         let tokens: Vec<u32> = output.all_tokens_mut().to_vec();
-        for (token, row) in tokens.iter().zip(&rows.greedy_rows) {
+        for (token, row) in tokens.iter().zip(&rows.chosen_rows) {
             if *token == NOT_A_NUMBER {
                 output.fail(*row, SessionError::NotANumber);
             }
@@ -451,104 +445,6 @@ impl Session for CudaSession {
         self.rows = rows;
         self.step_adapters.clear();
         ran
-    }
-
-    fn export(&self, sequence: SequenceId) -> Result<Vec<u8>, SessionError> {
-        let len = self.sequences.len(sequence)?;
-        let storage = self.sequences.storage();
-        let size = storage.export_len(len).unwrap_or(0);
-        let header = self.sequences.header(sequence)?;
-        let mut envelope = Envelope::new(self.fingerprint, &header, size);
-        let pages = self.page_spans(sequence)?;
-        let state = self.sequences.state(sequence)?;
-        storage.export(len, &pages, state, envelope.contents())?;
-        Ok(envelope.seal())
-    }
-
-    fn import(&mut self, bytes: &[u8]) -> Result<SequenceId, SessionError> {
-        let storage = self.sequences.storage();
-        let size = |len| storage.export_len(len);
-        let max_context = self.capabilities.max_context;
-        let Unsealed { header, contents } = unseal(bytes, self.fingerprint, max_context, size)?;
-        let len = header.len;
-        self.sequences.import(header, |sequences, grant| {
-            let pages = owned_pages(sequences, grant.sequence)?;
-            let state = grant.states.as_ref().map(|states| states.after);
-            let storage = sequences.storage_mut();
-            storage.import(len, &pages, state, contents)
-        })
-    }
-
-    fn range_fingerprint(&self) -> Result<u64, SessionError> {
-        Ok(self.range_fingerprint)
-    }
-
-    fn export_range(
-        &self,
-        sequence: SequenceId,
-        range: Range<usize>,
-        out: &mut Vec<u8>,
-    ) -> Result<(), SessionError> {
-        self.sequences.check_exported_range(sequence, &range)?;
-        let pages = self.page_spans(sequence)?;
-        self.sequences.storage().export_range(range, &pages, out)
-    }
-
-    fn import_range(
-        &mut self,
-        sequence: SequenceId,
-        tokens: usize,
-        bytes: &[u8],
-    ) -> Result<(), SessionError> {
-        let wanted = self.sequences.storage().range_len(tokens);
-        let parts = wanted.and_then(|wanted| bytes.split_at_checked(wanted));
-        let Some((bytes, media)) = parts else {
-            let why = format!("{} bytes for {tokens} tokens", bytes.len());
-            return Err(SessionError::BadImport(why));
-        };
-        let max_context = self.capabilities.max_context;
-        let import = |sequences: &mut Sequences<DeviceStorage>, grant: &RowGrant| {
-            let pages = owned_pages(sequences, sequence)?;
-            let range = grant.start..grant.start + tokens;
-            sequences.storage_mut().import_range(range, &pages, bytes)
-        };
-        self.sequences
-            .import_range(sequence, (tokens, max_context), media, import)
-    }
-
-    fn export_tail(
-        &self,
-        sequence: SequenceId,
-        len: usize,
-        part: Range<usize>,
-        out: &mut Vec<u8>,
-    ) -> Result<bool, SessionError> {
-        self.sequences.check_tails(self.capabilities.max_context)?;
-        let state = self.sequences.exported_tail(sequence, len)?;
-        let pages = self.page_spans(sequence)?;
-        let storage = self.sequences.storage();
-        let (section, is_last) = storage.tail(len).exported(&part)?;
-        if let Some(section) = section {
-            storage.export_tail(section, (&pages, state), out)?;
-        }
-        Ok(is_last)
-    }
-
-    fn import_tail(&mut self, sequence: SequenceId, bytes: &[u8]) -> Result<bool, SessionError> {
-        self.sequences.check_tails(self.capabilities.max_context)?;
-        let len = self.sequences.len(sequence)?;
-        let tail = self.sequences.storage().tail(len);
-        let import = |sequences: &mut Sequences<DeviceStorage>, offset: usize| {
-            let pages = owned_pages(sequences, sequence)?;
-            let state = sequences.state(sequence)?;
-            for (section, bytes) in tail.imported(offset, bytes)? {
-                let storage = sequences.storage_mut();
-                storage.import_tail(section, (&pages, state), bytes)?;
-            }
-            Ok(())
-        };
-        self.sequences
-            .import_tail(sequence, (bytes.len(), tail.bytes()), import)
     }
 }
 

@@ -8,8 +8,7 @@ use std::cell::{RefCell, RefMut};
 use std::collections::BTreeMap;
 use std::ops::Range;
 
-use loquat_session::sequences::{CopyOnWrite, PageSpan, SequenceStorage, Slot};
-use loquat_session::transfer::{TailContent, TailLayout, TailSection};
+use loquat_session::sequences::{CopyOnWrite, PageSpan, SequenceStorage, Slot, TransferStorage};
 use loquat_session::{MediaId, SessionError};
 
 use crate::device::{Device, DeviceError};
@@ -22,8 +21,6 @@ const CHUNK: usize = 2 << 20;
 pub struct DeviceStorage {
     device: RefCell<Box<dyn Device>>,
     layout: KvLayout,
-    /// Whether ranges contain a group: sequences keep all of it. The others belong to tails.
-    in_ranges: Vec<bool>,
     /// By group.
     pools: Vec<PagePool>,
     /// Bytes of committed chunks.
@@ -77,11 +74,11 @@ impl PagePool {
 }
 
 impl DeviceStorage {
-    /// Storage for `kv_tokens` tokens' worth of pages, for sequences of up to `context` tokens.
+    /// Storage for `kv_tokens` tokens' worth of pages.
     pub fn new(
         mut device: Box<dyn Device>,
         layout: &mut KvLayout,
-        (kv_tokens, context): (usize, usize),
+        kv_tokens: usize,
     ) -> Result<Self, DeviceError> {
         let token_bytes = layout.kv_groups().bytes_per_token() as usize;
         let capacity = kv_tokens.saturating_mul(token_bytes);
@@ -114,11 +111,6 @@ impl DeviceStorage {
         layout.place(&bases);
         Ok(Self {
             device: RefCell::new(device),
-            in_ranges: layout
-                .kv_groups()
-                .iter()
-                .map(|group| group.keeps_all_within(context))
-                .collect(),
             layout: layout.clone(),
             pools,
             committed,
@@ -207,154 +199,18 @@ impl DeviceStorage {
             self.failure.get_or_insert(failure);
         }
     }
+}
 
-    /// The positions of a group that a sequence of `len` tokens exports: the pages in reach of the
-    /// next token. Whole pages, because the sequence can be cut wherever pages reach back far enough.
-    fn exported(&self, group: usize, len: usize) -> Range<usize> {
-        self.layout.reach(group).first_seen(len) / PAGE * PAGE..len
-    }
-
-    /// Bytes of one exported token in a group.
-    fn token_bytes(&self, group: usize) -> usize {
+impl TransferStorage for DeviceStorage {
+    fn position_bytes(&self, group: usize) -> usize {
         self.layout.page_bytes(group) / PAGE
     }
 
-    /// Bytes of an exported sequence of `len` tokens.
-    pub fn export_len(&self, len: usize) -> Option<usize> {
-        // Lengths of damaged exports may have no next position.
-        len.checked_add(1)?;
-        let mut total = if len == 0 {
-            0
-        } else {
-            self.layout.state_bytes()
-        };
-        for group in 0..self.layout.groups() {
-            let tokens = self.exported(group, len).len();
-            total = tokens
-                .checked_mul(self.token_bytes(group))?
-                .checked_add(total)?;
-        }
-        Some(total)
+    fn state_len(&self) -> usize {
+        self.layout.state_bytes() / size_of::<f32>()
     }
 
-    /// Bytes of an exported range of `tokens` positions.
-    pub fn range_len(&self, tokens: usize) -> Option<usize> {
-        let groups = (0..self.layout.groups()).filter(|group| self.in_ranges[*group]);
-        tokens.checked_mul(groups.map(|group| self.token_bytes(group)).sum())
-    }
-
-    /// Appends each group's keys and values, token after token, then the recurrent state.
-    pub fn export(
-        &self,
-        len: usize,
-        pages: &[PageSpan<'_>],
-        state: Option<Slot>,
-        out: &mut Vec<u8>,
-    ) -> Result<(), SessionError> {
-        for (group, span) in pages.iter().enumerate() {
-            self.export_positions((group, *span), self.exported(group, len), out)?;
-        }
-        if let Some(state) = state {
-            let start = out.len();
-            out.resize(start + self.layout.state_bytes(), 0);
-            let from = self.state(state);
-            self.device().read(from, &mut out[start..])?;
-        }
-        Ok(())
-    }
-
-    /// Appends the keys and values of a range, position by position, so that adjacent ranges make
-    /// one.
-    pub fn export_range(
-        &self,
-        range: Range<usize>,
-        pages: &[PageSpan<'_>],
-        out: &mut Vec<u8>,
-    ) -> Result<(), SessionError> {
-        for part in self.range_parts(range) {
-            for (group, span) in pages.iter().enumerate() {
-                if self.in_ranges[group] {
-                    self.export_positions((group, *span), part.clone(), out)?;
-                }
-            }
-        }
-        Ok(())
-    }
-
-    /// A range in the order of its bytes, as few parts as possible.
-    fn range_parts(&self, range: Range<usize>) -> impl Iterator<Item = Range<usize>> + use<> {
-        let groups = self.in_ranges.iter().filter(|is_in| **is_in).count();
-        let step = if groups > 1 { 1 } else { range.len().max(1) };
-        let end = range.end;
-        range
-            .step_by(step)
-            .map(move |start| start..end.min(start + step))
-    }
-
-    /// The tail of a sequence of `len` tokens.
-    pub fn tail(&self, len: usize) -> TailLayout {
-        let groups = (0..self.layout.groups()).filter(|group| !self.in_ranges[*group]);
-        let windows = groups.map(|group| TailSection {
-            content: TailContent::Window(group),
-            units: self.exported(group, len),
-            unit_bytes: self.token_bytes(group),
-        });
-        let numbers = self.layout.state_bytes() / size_of::<f32>();
-        let state = TailSection {
-            content: TailContent::State,
-            units: 0..if len == 0 { 0 } else { numbers },
-            unit_bytes: size_of::<f32>(),
-        };
-        TailLayout::new(windows.chain([state]))
-    }
-
-    /// The bytes of a recurrent state that a section of a tail has.
-    fn state_part(&self, state: Option<Slot>, section: &TailSection) -> Address {
-        let state = state.map_or(Address::NONE, |state| self.state(state));
-        state.offset((section.units.start * section.unit_bytes) as u64)
-    }
-
-    /// Appends a part of a tail.
-    pub fn export_tail(
-        &self,
-        section: TailSection,
-        (pages, state): (&[PageSpan<'_>], Option<Slot>),
-        out: &mut Vec<u8>,
-    ) -> Result<(), SessionError> {
-        match section.content {
-            TailContent::Window(group) => {
-                self.export_positions((group, pages[group]), section.units, out)
-            }
-            TailContent::State => {
-                let from = self.state_part(state, &section);
-                let start = out.len();
-                out.resize(start + section.bytes(), 0);
-                Ok(self.device().read(from, &mut out[start..])?)
-            }
-        }
-    }
-
-    /// Stores a part of a tail.
-    pub fn import_tail(
-        &mut self,
-        section: TailSection,
-        (pages, state): (&[(usize, Vec<Slot>)], Option<Slot>),
-        bytes: &[u8],
-    ) -> Result<(), SessionError> {
-        match section.content {
-            TailContent::Window(group) => {
-                let (first, slots) = &pages[group];
-                self.import_positions((group, *first, slots), section.units, bytes)?;
-            }
-            TailContent::State => {
-                let to = self.state_part(state, &section);
-                self.device().write(to, bytes)?;
-            }
-        }
-        self.check()
-    }
-
-    fn export_positions(
+    fn read_positions(
         &self,
         (group, span): (usize, PageSpan<'_>),
         positions: Range<usize>,
@@ -373,55 +229,15 @@ impl DeviceStorage {
         Ok(())
     }
 
-    /// Fills a new sequence's pages, by group, and its state from exported bytes of the right
-    /// length.
-    pub fn import(
+    fn write_positions(
         &mut self,
-        len: usize,
-        pages: &[(usize, Vec<Slot>)],
-        state: Option<Slot>,
-        bytes: &[u8],
-    ) -> Result<(), SessionError> {
-        let mut bytes = bytes;
-        for (group, (first, slots)) in pages.iter().enumerate() {
-            let positions = self.exported(group, len);
-            bytes = self.import_positions((group, *first, slots), positions, bytes)?;
-        }
-        if let Some(state) = state {
-            let to = self.state(state);
-            self.device().write(to, bytes)?;
-        }
-        self.check()
-    }
-
-    /// Fills positions of a sequence's pages from an exported range of the right length.
-    pub fn import_range(
-        &mut self,
-        range: Range<usize>,
-        pages: &[(usize, Vec<Slot>)],
-        bytes: &[u8],
-    ) -> Result<(), SessionError> {
-        let mut bytes = bytes;
-        for part in self.range_parts(range) {
-            for (group, (first, slots)) in pages.iter().enumerate() {
-                if self.in_ranges[group] {
-                    bytes = self.import_positions((group, *first, slots), part.clone(), bytes)?;
-                }
-            }
-        }
-        self.check()
-    }
-
-    /// Returns the bytes after those of the positions.
-    fn import_positions<'b>(
-        &mut self,
-        (group, first, slots): (usize, usize, &[Slot]),
+        (group, span): (usize, PageSpan<'_>),
         positions: Range<usize>,
-        mut bytes: &'b [u8],
-    ) -> Result<&'b [u8], SessionError> {
+        mut bytes: &[u8],
+    ) -> Result<(), SessionError> {
         let mut page = vec![0; self.layout.page_bytes(group)];
         for (index, part) in page_parts(positions) {
-            let at = self.page(group, slots[index - first]);
+            let at = self.page(group, span.slots[index - span.first]);
             if part.len() < PAGE && part.start > 0 {
                 // What the page holds already.
                 self.device().read_any(at, &mut page)?;
@@ -437,7 +253,30 @@ impl DeviceStorage {
             }
             self.device().write(at, &page)?;
         }
-        Ok(bytes)
+        self.check()
+    }
+
+    fn read_state(
+        &self,
+        state: Slot,
+        numbers: Range<usize>,
+        out: &mut Vec<u8>,
+    ) -> Result<(), SessionError> {
+        let start = out.len();
+        out.resize(start + size_of::<f32>() * numbers.len(), 0);
+        let from = self.state(state).values(numbers.start);
+        Ok(self.device().read(from, &mut out[start..])?)
+    }
+
+    fn write_state(
+        &mut self,
+        state: Slot,
+        numbers: Range<usize>,
+        bytes: &[u8],
+    ) -> Result<(), SessionError> {
+        let to = self.state(state).values(numbers.start);
+        self.device().write(to, bytes)?;
+        self.check()
     }
 }
 

@@ -3,6 +3,7 @@
 use loquat_session::sequences::TokenPlace;
 
 use crate::device::{Device, DeviceError};
+use crate::draw::DrawTable;
 use bytemuck::bytes_of;
 
 use crate::ops::{Address, MEDIA_ID, PageRun, RowTable, StateCopy, Step, Tables};
@@ -26,6 +27,8 @@ pub struct StepTables {
     pub pages: Vec<u32>,
     /// The tokens after which something is emitted.
     pub emitted: Vec<u32>,
+    /// How tokens are chosen, if any of them is drawn.
+    pub draws: Vec<DrawTable>,
     staging: Vec<u8>,
     /// Memory for the tables, which grows with the steps.
     memory: (Address, usize),
@@ -55,9 +58,11 @@ impl StepTables {
             page_runs,
             pages,
             emitted,
+            draws,
             staging,
             memory: _,
         } = self;
+        draws.clear();
         for words in [ids, positions, seen_end, token_row, pages, emitted] {
             words.clear();
         }
@@ -103,8 +108,8 @@ impl StepTables {
             sizes.row_pages,
         ]
         .map(|count| count as u64);
-        // Ids, positions, rotary positions, ends, rows and emitted tokens.
-        let of_token = 4 * (1 + 1 + 3 + 1 + 1 + 1) + 8 * levels;
+        // Ids, positions, rotary positions, ends, rows, emitted tokens and their draws.
+        let of_token = 4 * (1 + 1 + 3 + 1 + 1 + 1) + 8 * levels + size_of::<DrawTable>() as u64;
         let of_row = (size_of::<RowTable>() + SNAPSHOTS_PER_ROW * size_of::<StateCopy>()) as u64
             + groups * size_of::<PageRun>() as u64
             + 4u64.saturating_mul(groups).saturating_mul(pages);
@@ -121,8 +126,11 @@ impl StepTables {
         let mut staging = Staging {
             bytes: &mut self.staging,
         };
+        // Pages are last: their number changes while the same rows decode, and recorded steps keep
+        // the addresses.
         let mut tables = Tables {
             ids: staging.words(&self.ids),
+            draws: staging.items(self.draws.iter().map(bytes_of)),
             positions: staging.words(&self.positions),
             rope: staging.items(self.rope.iter().map(bytes_of)),
             seen_end: staging.words(&self.seen_end),
@@ -144,8 +152,8 @@ impl StepTables {
             snapshots: staging.items(self.snapshots.iter().map(bytes_of)),
             page_runs: staging.items(self.page_runs.iter().flatten().map(bytes_of)),
             run_stride: self.rows.len() as u64,
-            pages: staging.words(&self.pages),
             emitted: staging.words(&self.emitted),
+            pages: staging.words(&self.pages),
         };
         let to = self.fit(device)?;
         device.write(to, &self.staging)?;
@@ -191,10 +199,11 @@ impl Tables {
             run_stride: _,
             pages,
             emitted,
+            draws,
         } = self;
         let all = [
             ids, positions, rope, seen_end, token_row, features, rows, snapshots, page_runs, pages,
-            emitted,
+            emitted, draws,
         ];
         for offset in all.into_iter().filter(|offset| !offset.is_none()) {
             *offset = base.offset(offset.0 - 1);

@@ -183,6 +183,7 @@ impl Draft {
             kv_format: self.dtype.name().to_owned(),
             draws: true,
             batch_invariant: false,
+            chunk_invariant: false,
         };
         Plan {
             notes: self.matrices.iter().map(MatrixNote::to_string).collect(),

@@ -180,7 +180,7 @@ impl Judge {
         prompt: &Prompt,
     ) -> Result<(Vec<f32>, Chunks), JudgeError> {
         let mut session = self.open_session(source, "prompt_b", prompt.tokens.len())?;
-        let promised = session.session.capabilities().batch_invariant;
+        let promised = session.session.capabilities().chunk_invariant;
         let one_step = session.logits(once(&prompt.tokens[..]))?;
         let mut worst = Chunks::Identical;
         for size in CHUNKS {

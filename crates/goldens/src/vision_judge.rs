@@ -200,7 +200,7 @@ impl Run {
                     chunks = chunks.worse(Chunks::Differ {
                         size,
                         by: max_difference(&chunked, &whole),
-                        promised: self.session.capabilities().batch_invariant,
+                        promised: self.session.capabilities().chunk_invariant,
                     });
                 }
             }

@@ -4,9 +4,9 @@ use std::fmt;
 use std::str::FromStr;
 
 use loquat_cpu::CpuBackend;
-use loquat_cuda::CudaBackend;
+use loquat_cuda::{ComputeCapability, CudaBackend, ProgramListing};
 use loquat_mlx::MlxBackend;
-use loquat_session::{Backend, DeviceKind, Probe};
+use loquat_session::{Backend, DeviceKind, ModelSource, Probe, SessionOptions};
 use thiserror::Error;
 
 use crate::Error;
@@ -140,6 +140,17 @@ pub fn is_experimental(backend: &dyn Backend) -> bool {
     BACKENDS
         .iter()
         .any(|entry| entry.is_experimental && entry.backend.name() == backend.name())
+}
+
+/// The launches of a model's steps on the CUDA backend, and the buffers between which they compute,
+/// for display: on a GPU of this compute capability, or on this machine's, or on a Hopper GPU if
+/// there is none. Needs no GPU, and loads nothing.
+pub fn cuda_program(
+    source: &ModelSource,
+    options: &SessionOptions,
+    gpu: Option<ComputeCapability>,
+) -> Result<ProgramListing, Error> {
+    Ok(CudaBackend::AUTO.program(source, options, gpu)?)
 }
 
 fn names() -> String {

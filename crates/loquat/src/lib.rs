@@ -71,7 +71,9 @@ pub mod sampling;
 
 pub use adapters::{AdapterFile, OpenAdapters};
 pub use answer::{Answer, AnswerStream, Canceller};
-pub use backend::{BackendChoice, UnknownBackend, backends, has_gpu, is_experimental};
+pub use backend::{
+    BackendChoice, UnknownBackend, backends, cuda_program, has_gpu, is_experimental,
+};
 pub use continuation::ContinuationRequest;
 pub use embed::normalize;
 pub use error::Error;
@@ -88,6 +90,7 @@ pub use loquat_chat::{
     LoweredChat, Message, MessageContent, Reply, ReplyDecoder, ReplyDelta, ReplyEvent,
     ReplyOpening, Role, Thinking, Tool, ToolCall, ToolChoice, Video,
 };
+pub use loquat_cuda::{ComputeCapability, ProgramListing};
 pub use loquat_engine::{
     EngineOptions, FinishReason, GenerateRequest, Logprobs, SamplingParams, Timings, TokenInfo,
     Usage,

@@ -33,9 +33,10 @@ pub struct Capabilities {
     /// What bounds [adapters](crate::Session::load_adapter); [`AdapterLimits::NONE`] if the session
     /// takes none.
     pub adapters: AdapterLimits,
-    /// A sequence's outputs are bit-identical whatever else is in the batch, and however its
-    /// tokens were cut into steps.
+    /// A sequence's outputs are bit-identical whatever other rows are in its steps.
     pub batch_invariant: bool,
+    /// A sequence's outputs are bit-identical however its tokens were cut into rows.
+    pub chunk_invariant: bool,
 }
 
 /// The media that a session encodes.

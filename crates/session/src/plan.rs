@@ -27,6 +27,8 @@ pub struct BackendTraits {
     pub draws: bool,
     /// [`Capabilities::batch_invariant`]
     pub batch_invariant: bool,
+    /// [`Capabilities::chunk_invariant`]
+    pub chunk_invariant: bool,
 }
 
 impl Plan {
@@ -68,6 +70,7 @@ impl Plan {
                 media_positions: media.positions,
                 adapters: sizes.adapters,
                 batch_invariant: traits.batch_invariant,
+                chunk_invariant: traits.chunk_invariant,
             },
             memory: Memory {
                 weight_bytes: sizes.weight_bytes + sizes.mapped_bytes,

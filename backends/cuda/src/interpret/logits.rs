@@ -1,7 +1,8 @@
 //! After the head.
 
 use super::{Launch, Result, at, vector};
-use crate::ops::{FinishLogits, Largest, NOT_A_NUMBER};
+use crate::draw::DrawTable;
+use crate::ops::{DrawTokens, FinishLogits, Largest};
 
 impl Launch<'_> {
     pub(super) fn finish_logits(&mut self, op: &FinishLogits) -> Result<()> {
@@ -24,17 +25,18 @@ impl Launch<'_> {
             self.access.set_unit(index);
             let from = vector(op.logits, index, op.vocab);
             let logits = self.access.f32s("logits", from, op.vocab as usize)?;
-            let mut best = 0;
-            for (token, logit) in logits.iter().enumerate() {
-                if *logit > logits[best] {
-                    best = token;
-                }
-            }
-            let found = if logits.iter().any(|logit| logit.is_nan()) {
-                NOT_A_NUMBER
-            } else {
-                best as u32
-            };
+            let found = DrawTable::GREEDY.choose(&logits);
+            self.access.write_u32s("out", at(op.out, index), &[found])?;
+        }
+        Ok(())
+    }
+
+    pub(super) fn draw_tokens(&mut self, op: &DrawTokens) -> Result<()> {
+        for index in self.covered() {
+            self.access.set_unit(index);
+            let from = vector(op.logits, index, op.vocab);
+            let logits = self.access.f32s("logits", from, op.vocab as usize)?;
+            let found = self.draw_table(index)?.choose(&logits);
             self.access.write_u32s("out", at(op.out, index), &[found])?;
         }
         Ok(())

@@ -245,6 +245,7 @@ impl Launch<'_> {
             Op::CopyParts(op) => self.copy_parts(op),
             Op::FinishLogits(op) => self.finish_logits(op),
             Op::Largest(op) => self.largest(op),
+            Op::DrawTokens(op) => self.draw_tokens(op),
             Op::Fused(op) => self.fused(op),
         }
     }

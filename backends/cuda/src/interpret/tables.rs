@@ -1,6 +1,7 @@
 //! The step's tables.
 
 use super::{Launch, Result, at, bytes_at};
+use crate::draw::DrawTable;
 use crate::ops::{Address, PageRun, RowTable, StateCopy};
 
 impl Launch<'_> {
@@ -86,6 +87,14 @@ impl Launch<'_> {
     ) -> Result<Vec<u32>> {
         let from = at(self.tables.pages, run.start as usize + pages.start);
         self.access.u32s("pages", from, pages.len())
+    }
+
+    /// How a position's token is drawn.
+    pub(super) fn draw_table(&mut self, position: usize) -> Result<DrawTable> {
+        let size = size_of::<DrawTable>();
+        let from = bytes_at(self.tables.draws, (position * size) as u64);
+        let words = self.access.u64s("draws", from, size / 8)?;
+        Ok(bytemuck::pod_read_unaligned(bytemuck::cast_slice(&words)))
     }
 
     /// A row that the launch covers.

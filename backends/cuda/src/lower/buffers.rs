@@ -1,6 +1,7 @@
 //! The buffers of a step, each for one vector per token.
 
 use std::collections::BTreeMap;
+use std::fmt;
 
 use crate::device::{Device, DeviceError};
 use crate::ops::Address;
@@ -50,12 +51,52 @@ pub enum Buffer {
     Chosen,
 }
 
+impl fmt::Display for Buffer {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let name = match self {
+            Self::Stream => "stream",
+            Self::Input => "input",
+            Self::Query => "query",
+            Self::Key => "key",
+            Self::Value => "value",
+            Self::Gate => "gate",
+            Self::Mixed => "mixed",
+            Self::Inner => "inner",
+            Self::Narrow => "narrow",
+            Self::Branch => "branch",
+            Self::Sum => "sum",
+            Self::PerLayer => "per-layer",
+            Self::Beta => "beta",
+            Self::Decay => "decay",
+            Self::RouterInput => "router-input",
+            Self::RouterLogits => "router-logits",
+            Self::Experts => "experts",
+            Self::ExpertWeights => "expert-weights",
+            Self::ExpertGate => "expert-gate",
+            Self::ExpertUp => "expert-up",
+            Self::ExpertDown => "expert-down",
+            Self::Shared => "shared",
+            Self::SharedGate => "shared-gate",
+            Self::Sums => "sums",
+            Self::Cos(rope) => return write!(f, "cos{rope}"),
+            Self::Sin(rope) => return write!(f, "sin{rope}"),
+            Self::Hidden => "hidden",
+            Self::Logits => "logits",
+            Self::Chosen => "chosen",
+        };
+        f.write_str(name)
+    }
+}
+
 /// The widths that lowering asked for, and the buffers if they are allocated.
 #[derive(Default)]
 pub struct Buffers {
     widths: BTreeMap<Buffer, usize>,
     addresses: BTreeMap<Buffer, Address>,
 }
+
+/// More than any buffer has.
+const NUMBERED_BYTES: u64 = 1 << 48;
 
 /// Bytes of all buffers.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -83,6 +124,26 @@ impl Buffers {
             };
             (*buffer, 4 * width * vectors)
         })
+    }
+
+    /// The buffers with their widths and bytes.
+    pub fn iter(&self, tokens: usize) -> impl Iterator<Item = (Buffer, usize, usize)> {
+        let sizes = self.sizes(tokens);
+        sizes.map(|(buffer, bytes)| (buffer, self.widths[&buffer], bytes))
+    }
+
+    /// Gives every buffer addresses that nothing has, to tell which one an operation means.
+    pub fn number(&mut self) {
+        for (index, buffer) in self.widths.keys().enumerate() {
+            let address = Address((index as u64 + 1) * NUMBERED_BYTES);
+            self.addresses.insert(*buffer, address);
+        }
+    }
+
+    /// The [numbered](Self::number) buffer in which an address is.
+    pub fn numbered(&self, address: Address) -> Option<Buffer> {
+        let index = (address.0 / NUMBERED_BYTES).checked_sub(1)?;
+        self.widths.keys().nth(index as usize).copied()
     }
 
     /// Allocates the buffers that were asked for.

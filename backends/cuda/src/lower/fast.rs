@@ -11,7 +11,8 @@ use loquat_spec::{
 
 use super::buffers::Buffer;
 use super::{
-    Buffers, Domain, Instruction, KvLayout, Program, Sizes, Vectors, WeightLoader, norm_op,
+    Buffers, Domain, Instruction, KvLayout, Program, Sizes, Vectors, WeightLoader, draw_tokens,
+    norm_op,
 };
 use crate::fused::{
     self, AngleSet, Epilogue, FusedAttention, FusedEmbed, FusedLinear, FusedOp,
@@ -563,6 +564,9 @@ impl<'a> FastLowering<'a, '_> {
             self.push_head(finish.into(), head);
         }
         self.program.head = std::mem::take(&mut self.program.forward);
+        self.program.drawn = self.program.head.clone();
+        let draw = draw_tokens(logits, chosen, spec.vocab_size);
+        self.program.drawn.push(draw);
         if finishes {
             // The largest logit may be another after rounding, so it is taken last.
             let largest = Largest {

@@ -12,6 +12,7 @@ mod kv_layout;
 mod latent;
 mod program;
 mod recurrent;
+mod sketch;
 mod weights;
 
 use loquat_session::OpenError;
@@ -25,14 +26,13 @@ use crate::ops::{
     MatrixRef, NormFunction,
 };
 
-pub use buffers::Buffers;
+pub use buffers::{Buffer, Buffers};
 pub use fast::{check as check_fast, lower_fast};
 pub use feed_forward::activation_function;
 pub use kv_layout::KvLayout;
+use program::draw_tokens;
 pub use program::{Domain, Instruction, Program};
 pub use weights::{WeightLoader, upload_rows};
-
-use buffers::Buffer;
 
 /// Positions whose logits are computed together; bounds the buffer, not the result.
 pub const HEAD_BLOCK: usize = 64;
@@ -592,6 +592,9 @@ impl Lowering<'_, '_> {
         };
         self.program.readout = hidden_part;
         self.program.greedy = head.clone();
+        self.program.drawn = head.clone();
+        let draw = draw_tokens(vocab.at, chosen, spec.vocab_size);
+        self.program.drawn.push(draw);
         let largest = Instruction::new(largest.into(), Domain::Emitted, None);
         self.program.greedy.push(largest);
         self.program.head = head;
@@ -599,9 +602,11 @@ impl Lowering<'_, '_> {
             readout,
             head,
             greedy,
+            drawn,
             ..
         } = &mut self.program;
-        for instruction in readout.iter_mut().chain(head).chain(greedy) {
+        let emitted = readout.iter_mut().chain(head).chain(greedy).chain(drawn);
+        for instruction in emitted {
             instruction.domain = Domain::Emitted;
         }
         self.program.hidden = out.at;

@@ -1,10 +1,8 @@
 //! A lowered model: what a step launches.
 
-use std::fmt;
-
 use loquat_spec::Role;
 
-use crate::ops::{Address, Op};
+use crate::ops::{Address, DrawTokens, Op};
 
 /// The launches of a step, in order.
 #[derive(Debug, Clone, Default)]
@@ -17,6 +15,8 @@ pub struct Program {
     pub head: Vec<Instruction>,
     /// From hidden states to the most likely tokens, in blocks.
     pub greedy: Vec<Instruction>,
+    /// From hidden states to drawn tokens, in blocks.
+    pub drawn: Vec<Instruction>,
     /// The head reads what the forward pass left at the emitted tokens, not `hidden`.
     pub reads_emitted: bool,
     /// Of eight tokens in the tiled buffers of the fast path.
@@ -55,6 +55,42 @@ pub enum Domain {
     Emitted,
 }
 
+impl Domain {
+    pub fn name(self) -> &'static str {
+        match self {
+            Domain::Tokens => "tokens",
+            Domain::Rows => "rows",
+            Domain::SingleRows => "single rows",
+            Domain::LongRows => "long rows",
+            Domain::Emitted => "emitted",
+        }
+    }
+}
+
+impl Program {
+    /// The lists by name.
+    pub fn parts(&self) -> [(&'static str, &[Instruction]); 5] {
+        [
+            ("forward", &self.forward),
+            ("readout", &self.readout),
+            ("head", &self.head),
+            ("greedy", &self.greedy),
+            ("drawn", &self.drawn),
+        ]
+    }
+}
+
+/// From a block's logits to its drawn tokens.
+pub fn draw_tokens(logits: Address, out: Address, vocab: usize) -> Instruction {
+    let draw = DrawTokens {
+        logits,
+        out,
+        vocab: vocab as u32,
+        reserved: 0,
+    };
+    Instruction::new(draw.into(), Domain::Emitted, None)
+}
+
 impl Instruction {
     pub fn new(op: Op, domain: Domain, role: Option<Role>) -> Self {
         Self {
@@ -64,47 +100,5 @@ impl Instruction {
             bias: None,
             only_with_media: false,
         }
-    }
-}
-
-impl fmt::Display for Instruction {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "{:<15}", self.op.name())?;
-        match self.domain {
-            Domain::Tokens => write!(f, " tokens ")?,
-            Domain::Rows => write!(f, " rows   ")?,
-            Domain::SingleRows => write!(f, " single ")?,
-            Domain::LongRows => write!(f, " long   ")?,
-            Domain::Emitted => write!(f, " emitted")?,
-        }
-        if let Op::Linear(linear) = &self.op {
-            let (rows, cols) = (linear.matrix.rows, linear.matrix.cols);
-            write!(f, " {rows} x {cols}")?;
-            if linear.batch > 1 {
-                write!(f, " x {}", linear.batch)?;
-            }
-        }
-        if let Some(role) = self.role {
-            write!(f, " {role}")?;
-        }
-        Ok(())
-    }
-}
-
-impl fmt::Display for Program {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let parts = [
-            ("forward", &self.forward),
-            ("readout", &self.readout),
-            ("head", &self.head),
-            ("greedy", &self.greedy),
-        ];
-        for (name, instructions) in parts {
-            writeln!(f, "{name}: {} launches", instructions.len())?;
-            for instruction in instructions {
-                writeln!(f, "  {instruction}")?;
-            }
-        }
-        Ok(())
     }
 }

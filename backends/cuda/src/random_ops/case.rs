@@ -103,6 +103,7 @@ pub struct TablePlaces {
     pub run_stride: u64,
     pub pages: Operand,
     pub emitted: Operand,
+    pub draws: Operand,
 }
 
 /// One launch with all that it reads and writes.
@@ -141,6 +142,7 @@ impl Case {
                 run_stride: tables.run_stride,
                 pages: placed.at(tables.pages),
                 emitted: placed.at(tables.emitted),
+                draws: placed.at(tables.draws),
             },
         }
     }

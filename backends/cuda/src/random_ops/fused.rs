@@ -7,6 +7,7 @@ use crate::fused::{
     Advance, AngleSet, Epilogue, FusedEmbed, FusedLinear, FusedOp, GELU_TANH, PACKED,
     PackFragments, SILU, TILED, fragment_index, parts,
 };
+use crate::fused_launch::{MAX_TILED_CHOICES, MAX_TOKENS, TILE_TOKENS};
 
 /// How vectors of bf16 are laid out.
 #[derive(Clone, Copy)]
@@ -27,6 +28,16 @@ impl XLayout {
             };
         }
         let groups = b.tokens.div_ceil(8) + b.below(2);
+        Self::tiled(groups, width)
+    }
+
+    /// For a step of more than eight tokens, whose kernels read whole tiles.
+    fn of_many(b: &mut Builder, width: usize) -> Self {
+        let tiles = b.tokens.div_ceil(TILE_TOKENS) + b.below(2);
+        Self::tiled(tiles * TILE_TOKENS / 8, width)
+    }
+
+    fn tiled(groups: usize, width: usize) -> Self {
         Self {
             flags: TILED,
             groups: groups as u32,
@@ -143,7 +154,18 @@ pub fn largest(b: Builder) -> Case {
 
 fn linear(mut b: Builder, epilogue: Epilogue) -> Case {
     use Epilogue as E;
-    let count = b.pick(&[1, 1, 1, 2, 3, 4, 5, 7, 8]);
+    let few = b.pick(&[1, 1, 1, 2, 3, 4, 5, 7, 8]);
+    let many = b.pick(&[9, 10, 16, 17, 31, 33, 64, 65, 127, 128, 129, 200]);
+    let is_many = b.flag();
+    let count = match epilogue {
+        _ if !is_many => few,
+        E::Largest => many.min(MAX_TILED_CHOICES as usize),
+        _ => many,
+    };
+    if is_many {
+        // A launch over tiles covers the step.
+        b.first = 0;
+    }
     b.set_count(count);
     let (rows, cols) = matrix_size(&mut b, epilogue);
     let tiles = rows.div_ceil(16);
@@ -154,7 +176,11 @@ fn linear(mut b: Builder, epilogue: Epilogue) -> Case {
         16 * tiles
     };
     let weights = weights(&mut b, 16 * tiles, cols, distinct);
-    let layout = XLayout::random(&mut b, cols, matches!(epilogue, E::Store | E::Largest));
+    let layout = if is_many {
+        XLayout::of_many(&mut b, cols)
+    } else {
+        XLayout::random(&mut b, cols, matches!(epilogue, E::Store | E::Largest))
+    };
     let mut x = b.random_values(layout.len, 1.0);
     b.spoil_seldom(&mut x);
     let x = b.rounded_input(&x);
@@ -177,12 +203,12 @@ fn linear(mut b: Builder, epilogue: Epilogue) -> Case {
         Operand::NONE
     };
     let index: Vec<u32> = (0..count).map(|_| b.below(b.tokens) as u32).collect();
-    let index = if b.flag() {
+    let index = if !is_many && b.flag() {
         b.words(&index)
     } else {
         Operand::NONE
     };
-    let outputs = LinearOutputs::random(&mut b, epilogue, rows);
+    let outputs = LinearOutputs::random(&mut b, epilogue, rows, &layout);
     let eps = b.pick(&[1e-6, 1e-5, 0.1]);
     let factor = b.pick(&[1.0, 0.22]);
     let activation = b.pick(&[SILU, GELU_TANH]);
@@ -218,13 +244,13 @@ fn linear(mut b: Builder, epilogue: Epilogue) -> Case {
 
 /// Rows and columns that the kernels of an epilogue can do.
 fn matrix_size(b: &mut Builder, epilogue: Epilogue) -> (usize, usize) {
-    /// What an interpreter can compute in a moment.
+    /// What an interpreter can compute in a moment, for eight tokens.
     const MOST: usize = 1 << 19;
     let cols = b.pick(&[
         128, 160, 192, 256, 352, 512, 576, 1024, 1056, 2048, 2080, 4096, 8192, 12_288,
     ]);
     let rows: usize = b.pick(&[16, 32, 48, 208, 512, 1024, 1040, 4096, 8192]);
-    let rows = rows.min(MOST / cols);
+    let rows = rows.min(MOST * 8 / b.count.max(8) / cols).max(1);
     match epilogue {
         Epilogue::Store => (rows.next_multiple_of(16) - b.pick(&[0, 0, 3]), cols),
         Epilogue::Residual => (rows.next_multiple_of(32), cols),
@@ -258,8 +284,16 @@ struct LinearOutputs {
 }
 
 impl LinearOutputs {
-    fn random(b: &mut Builder, epilogue: Epilogue, rows: usize) -> Self {
+    fn random(b: &mut Builder, epilogue: Epilogue, rows: usize, x: &XLayout) -> Self {
         let (tokens, tiles) = (b.tokens, rows.div_ceil(16));
+        // What is written for the next operation is laid out as `x`.
+        let next = |width: usize| {
+            if x.flags & TILED != 0 {
+                XLayout::tiled(x.groups as usize, width).len
+            } else {
+                tokens * width
+            }
+        };
         match epilogue {
             Epilogue::Store => Self {
                 out: b.outputs(tokens * rows),
@@ -267,18 +301,18 @@ impl LinearOutputs {
             },
             Epilogue::Residual => Self {
                 out: b.outputs(tokens * rows),
-                next: b.rounded_outputs(tokens * rows),
+                next: b.rounded_outputs(next(rows)),
                 gain: b.inputs(rows, 2.0),
                 next_sums: b.outputs(tokens * tiles),
                 ..Self::default()
             },
             Epilogue::Gated => Self {
-                next: b.rounded_outputs(tokens * rows / 2),
+                next: b.rounded_outputs(next(rows / 2)),
                 ..Self::default()
             },
             Epilogue::Largest => Self {
-                // Of 8 tokens, and at most as many blocks as tiles.
-                candidates: b.words(&vec![0; 2 * 8 * tiles]),
+                // Of each token and block; no GPU runs more blocks at a time.
+                candidates: b.words(&vec![0; 2 * MAX_TOKENS as usize * 4096]),
                 arrivals: b.changed_words(&[0]),
                 tokens: b.output_words(tokens),
                 ..Self::default()

@@ -4,7 +4,7 @@ use super::attention::{Layer, Row, first_seen, place_pages, pool, set_page_runs}
 use super::builder::Builder;
 use super::case::{Case, Element, Operand};
 use super::fused::XLayout;
-use crate::fused::{FusedAttention, FusedOp};
+use crate::fused::{FusedAttention, FusedOp, FusedPromptAttention, FusedQkvFinish};
 use crate::fused_launch::has_attention;
 use crate::ops::{Format, PAGE, ReachKind};
 
@@ -80,6 +80,133 @@ fn set_rows(b: &mut Builder, layer: &Layer, reach_len: usize) -> (Vec<Row>, usiz
     (rows, first_row)
 }
 
+/// Rows of one token, then longer ones, which the launch covers. Returns them, and how many have one
+/// token.
+fn set_long_rows(b: &mut Builder, layer: &Layer, reach_len: usize) -> (Vec<Row>, usize) {
+    /// Values of keys that all tokens attend to together.
+    const MOST: usize = 1 << 23;
+    let single = b.pick(&[0, 0, 1, 3]);
+    let count = b.pick(&[1, 1, 2, 3, 40]);
+    let most = MOST / (layer.heads * layer.head_dim * count);
+    let mut rows = Vec::new();
+    for row in 0..single + count {
+        let tokens = b.pick(&[2, 3, 9, 31, 33, 64, 70, 128, 129, 200]);
+        let tokens = if row < single {
+            1
+        } else {
+            tokens.min(2 + most / 64)
+        };
+        let next = b.pick(&[0, 0, 1, 62, 63, 64, 65, 127, 200, 517, 1100]) + b.below(3);
+        let next = next.min(most / tokens);
+        let gone = match reach_len {
+            0 => 0,
+            len => first_seen((ReachKind::Window, len), next) / PAGE * PAGE,
+        };
+        rows.push(Row {
+            next,
+            tokens,
+            first: if b.flag() { gone } else { gone.min(PAGE) },
+            pages: Vec::new(),
+        });
+    }
+    let (mut positions, mut token_rows, mut tables) = (Vec::new(), Vec::new(), Vec::new());
+    for (index, row) in rows.iter().enumerate() {
+        // No recurrent states.
+        let first = positions.len() as u32;
+        tables.extend([first, row.tokens as u32, 0, 0, 0, 0, 0, 0]);
+        positions.extend((row.next..row.next + row.tokens).map(|position| position as u32));
+        token_rows.resize(positions.len(), index as u32);
+    }
+    b.rows = rows.len();
+    b.first = single;
+    b.tokens = positions.len();
+    b.count = b.tokens - single;
+    b.tables.positions = b.words(&positions);
+    b.tables.token_row = b.words(&token_rows);
+    b.tables.rows = b.words(&tables);
+    (rows, single)
+}
+
+/// The cosines and sines of a step's tokens, or none.
+fn angles(b: &mut Builder, pairs: usize) -> [Operand; 2] {
+    let angles = b.random_values(b.tokens * pairs, 3.0);
+    [f32::cos, f32::sin].map(|function| {
+        let values: Vec<f32> = angles.iter().map(|angle| function(*angle)).collect();
+        match pairs {
+            0 => Operand::NONE,
+            _ => b.input(&values),
+        }
+    })
+}
+
+pub fn qkv_finish(mut b: Builder) -> Case {
+    let (mut layer, sharing) = layer(&mut b);
+    let (mut rows, _) = set_long_rows(&mut b, &layer, 0);
+    let pages = place_pages(&mut b, &mut rows);
+    set_page_runs(&mut b, &layer, &rows);
+    let pool = pool(&mut b, &layer, &rows, pages);
+    layer.pages = b.add(pool, Some(Element::Bf16));
+    let (heads, head_dim) = (layer.heads * sharing, layer.head_dim);
+    let mut qkv = b.random_values(b.tokens * (heads + 2 * layer.heads) * head_dim, 2.0);
+    b.spoil_seldom(&mut qkv);
+    let qkv = b.input(&qkv);
+    let pairs = b.pick(&[head_dim / 2, head_dim / 2, head_dim / 4, 1, 0]);
+    let [cos, sin] = angles(&mut b, pairs);
+    let gains = [(); 2].map(|()| b.optional(head_dim, 2.0));
+    let query = b.rounded_outputs(b.tokens * heads * head_dim);
+    let eps = b.pick(&[1e-6, 1e-5]);
+    b.finish(move |placed| {
+        let op = FusedQkvFinish {
+            kv: layer.place(placed),
+            qkv: placed.at(qkv),
+            cos: placed.at(cos),
+            sin: placed.at(sin),
+            query_gain: placed.at(gains[0]),
+            key_gain: placed.at(gains[1]),
+            query: placed.at(query),
+            heads: heads as u32,
+            pairs: pairs as u32,
+            eps,
+            flags: 0,
+        };
+        FusedOp::QkvFinish(op).into()
+    })
+}
+
+pub fn prompt_attention(mut b: Builder) -> Case {
+    let (mut layer, sharing) = layer(&mut b);
+    let reach_len = b.pick(&[0, 0, 0, 1, 2, 64, 65, 100, 131]);
+    let (mut rows, first_row) = set_long_rows(&mut b, &layer, reach_len);
+    let pages = place_pages(&mut b, &mut rows);
+    set_page_runs(&mut b, &layer, &rows);
+    let pool = pool(&mut b, &layer, &rows, pages);
+    layer.pages = b.add(pool, None);
+    let (heads, head_dim) = (layer.heads * sharing, layer.head_dim);
+    let query = b.random_values(b.tokens * heads * head_dim, 2.0);
+    let query = b.rounded_input(&query);
+    let layout = XLayout::random(&mut b, heads * head_dim, true);
+    let out = b.rounded_outputs(layout.len);
+    let softcap = b.pick(&[0.0, 0.0, 5.0]);
+    let scale = 1.0 / (head_dim as f32).sqrt();
+    let row_count = b.rows - first_row;
+    b.finish(move |placed| {
+        let op = FusedPromptAttention {
+            kv: layer.place(placed),
+            query: placed.at(query),
+            out: placed.at(out),
+            heads: heads as u32,
+            reach_len: reach_len as u32,
+            first_row: first_row as u32,
+            row_count: row_count as u32,
+            scale,
+            softcap,
+            flags: layout.flags,
+            groups: layout.groups,
+        };
+        FusedOp::PromptAttention(op).into()
+    })
+}
+
 pub fn attention(mut b: Builder) -> Case {
     let (mut layer, sharing) = layer(&mut b);
     let reach_len = b.pick(&[0, 0, 0, 1, 2, 64, 65, 100, 131]);
@@ -93,14 +220,7 @@ pub fn attention(mut b: Builder) -> Case {
     b.spoil_seldom(&mut qkv);
     let qkv = b.input(&qkv);
     let pairs = b.pick(&[head_dim / 2, head_dim / 2, head_dim / 4, 1, 0]);
-    let angles = b.random_values(b.tokens * pairs, 3.0);
-    let [cos, sin] = [f32::cos, f32::sin].map(|function| {
-        let values: Vec<f32> = angles.iter().map(|angle| function(*angle)).collect();
-        match pairs {
-            0 => Operand::NONE,
-            _ => b.input(&values),
-        }
-    });
+    let [cos, sin] = angles(&mut b, pairs);
     let gains = [(); 2].map(|()| b.optional(head_dim, 2.0));
     let layout = XLayout::random(&mut b, heads * head_dim, true);
     let out = b.rounded_outputs(layout.len);

@@ -2,8 +2,10 @@
 //! on a GPU if there is one.
 
 use loquat_cuda::{CudaBackend, InterpretedBackend};
+use loquat_session::conformance::{Subject, run};
 use loquat_session::{
-    Backend, Emit, ModelSource, Probe, SequenceId, Session, SessionOptions, StepBatch, StepOutput,
+    Backend, Draw, Emit, ModelSource, Probe, SequenceId, Session, SessionOptions, StepBatch,
+    StepOutput,
 };
 use loquat_synthetic::{Container, Recipe};
 
@@ -180,5 +182,140 @@ fn compare_rows(backend: &dyn Backend, recipe: &str, steps: usize) {
             assert_eq!(logits, expected[index].1, "row {index} of {together}");
             probed.session.release(sequence).unwrap();
         }
+    }
+}
+
+/// The draw of a row's step.
+fn draw(row: usize, step: usize) -> Draw {
+    let unit = (row * 37 + step * 61) % 97;
+    Draw {
+        temperature: [0.7, 1.0, 2.0][row % 3],
+        top_k: [0, 40][row % 2],
+        top_p: [1.0, 0.9, 0.95][step % 3],
+        min_p: [0.0, 0.05][step % 2],
+        unit: unit as f32 / 97.0,
+    }
+}
+
+/// What rows emit in a step: most are drawn.
+fn drawn_or_greedy(row: usize, step: usize) -> Emit {
+    if (row + step).is_multiple_of(5) {
+        GREEDY
+    } else {
+        Emit::Drawn(draw(row, step))
+    }
+}
+
+/// Recorded steps draw the tokens that logits give, alone, beside others, beside greedy rows and
+/// prompts, and if the step that was started ahead is dropped.
+#[test]
+fn recorded_steps_draw_from_their_logits() {
+    for ([backend, _], recipes) in cases() {
+        let source = source(recipes[0]);
+        let mut probed = Probed::open(backend, &source);
+        let mut reference = Probed::open(backend, &source);
+        for together in [1, 3, 11] {
+            let open = |probed: &mut Probed| -> Vec<SequenceId> {
+                let rows = 0..together;
+                rows.map(|_| probed.session.create().unwrap()).collect()
+            };
+            let (rows, plain) = (open(&mut probed), open(&mut reference));
+            let mut next = Vec::new();
+            for row in 0..together {
+                let prompt = tokens(9 + 7 * row, row as u32);
+                probed.step(&[(rows[row], &prompt, drawn_or_greedy(row, 0))]);
+                let logits = reference.logits(plain[row], &prompt);
+                check(&logits, drawn_or_greedy(row, 0), probed.output.tokens(0)[0]);
+                next.push(probed.output.tokens(0)[0]);
+            }
+            for step in 1..25 {
+                if step == 7 {
+                    // The step ahead was of the token that was drawn.
+                    next[0] = next[0] % 500 + 1;
+                }
+                let inputs: Vec<[u32; 1]> = next.iter().map(|token| [*token]).collect();
+                let only_greedy = step == 12;
+                let emit = |row: usize| {
+                    if only_greedy {
+                        GREEDY
+                    } else {
+                        drawn_or_greedy(row, step)
+                    }
+                };
+                let mut batch: Vec<(SequenceId, &[u32], Emit)> = (0..together)
+                    .map(|row| (rows[row], &inputs[row][..], emit(row)))
+                    .collect();
+                let guest = (step == 17).then(|| probed.session.create().unwrap());
+                let prompt = tokens(30, 5);
+                batch.extend(guest.map(|guest| (guest, &prompt[..], GREEDY)));
+                probed.step(&batch);
+                next = (0..together)
+                    .map(|row| probed.output.tokens(row)[0])
+                    .collect();
+                if let Some(guest) = guest {
+                    probed.session.release(guest).unwrap();
+                }
+                for row in 0..together {
+                    let logits = reference.logits(plain[row], &inputs[row]);
+                    check(&logits, emit(row), next[row]);
+                }
+            }
+            for (probed, rows) in [(&mut probed, rows), (&mut reference, plain)] {
+                for row in rows {
+                    probed.session.release(row).unwrap();
+                }
+            }
+        }
+    }
+}
+
+/// Fails unless the token is the one that the logits give, or its neighbour at an edge.
+fn check(logits: &[f32], emit: Emit, token: u32) {
+    const EDGE: f32 = 1e-5;
+    let draw = match emit {
+        Emit::Drawn(draw) => draw,
+        _ => Draw {
+            temperature: 1.0,
+            top_k: 1,
+            top_p: 1.0,
+            min_p: 0.0,
+            unit: 0.0,
+        },
+    };
+    let near = [-EDGE, 0.0, EDGE].map(|by| Draw {
+        unit: (draw.unit + by).clamp(0.0, 1.0 - f32::EPSILON),
+        ..draw
+    });
+    let expected = near.map(|draw| draw.choose(logits));
+    assert!(
+        expected.contains(&Some(token)),
+        "{emit:?}: {token}, {expected:?}"
+    );
+}
+
+/// The contract on the fast path: bit for bit beside other rows, and near if a prompt is cut. On a GPU
+/// only, since it takes the interpreter a minute.
+#[test]
+fn fast_path_conforms() {
+    for ([backend, _], recipes) in cases() {
+        let source = source(recipes[0]);
+        let open = |options: &SessionOptions| backend.open(source.clone(), options, &mut |_| {});
+        let session = open(&SessionOptions::default()).unwrap();
+        let promises = session.capabilities();
+        assert!(promises.batch_invariant && !promises.chunk_invariant);
+        if backend.name() != "cuda" {
+            continue;
+        }
+        let subject = Subject {
+            open: &open,
+            tolerance: 0.1,
+            media: &[],
+            adapters: &[],
+        };
+        let failed: Vec<_> = run(&subject)
+            .into_iter()
+            .filter(|(_, outcome)| outcome.is_err())
+            .collect();
+        assert!(failed.is_empty(), "{}: {failed:#?}", backend.name());
     }
 }

@@ -14,6 +14,7 @@ mod upkeep;
 mod values;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
+use loquat::ComputeCapability;
 
 pub use answer::{AnswerArgs, AnswerConstraint};
 pub use bench::BenchArgs;
@@ -246,6 +247,13 @@ pub struct InspectArgs {
     /// List every tensor.
     #[arg(long)]
     pub tensors: bool,
+    /// List the operations of a step and their buffers on the CUDA backend instead, whatever
+    /// --backend says. Needs no GPU.
+    #[arg(long, conflicts_with_all = ["tensors", "json"])]
+    pub program: bool,
+    /// The compute capability that --program is for, such as 8.6 [default: this machine's, or 9.0].
+    #[arg(long, value_name = "MAJOR.MINOR", requires = "program")]
+    pub gpu: Option<ComputeCapability>,
     /// Print JSON instead of text.
     #[arg(long)]
     pub json: bool,

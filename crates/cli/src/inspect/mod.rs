@@ -9,6 +9,7 @@ use loquat::{ModelFiles, OpenAdapters};
 use loquat_session::{
     Backend, Capabilities, KvGroup, MemoryBudget, Plan, PrefixCopy, Probe, Reach,
 };
+use loquat_store::Store;
 use loquat_weights::AdapterWeights;
 use serde_json::{Value, json};
 
@@ -22,6 +23,9 @@ use chat_format::ChatSummary;
 
 pub fn run(args: &InspectArgs) -> Result<(), CliError> {
     let store = open_store_on(args.source.network)?;
+    if args.program {
+        return program(&store, args);
+    }
     let backend = backends::select(&args.session.backend)?;
     let model = ModelFiles::open(&locate(&store, &args.source.choice(args.model.as_deref()))?)?;
     // With the options of `run`, so that the numbers match.
@@ -39,6 +43,15 @@ pub fn run(args: &InspectArgs) -> Result<(), CliError> {
     let text = as_text(&model, &plan, &limits, args.tensors);
     let adapters = adapters_text(&adapters);
     print(&format!("{}\n", (text + &adapters).trim_end()))
+}
+
+/// Prints the model's program for the CUDA backend, whichever one is selected.
+fn program(store: &Store, args: &InspectArgs) -> Result<(), CliError> {
+    let model = ModelFiles::open(&locate(store, &args.source.choice(args.model.as_deref()))?)?;
+    let adapters = load::adapters(store, &model, &args.adapters.files)?;
+    let options = adapters.make_room(&args.session.options(1));
+    let listing = loquat::cuda_program(&model.source, &options, args.gpu)?;
+    print(&format!("model      {}\n{listing}", model.name))
 }
 
 fn adapters_text(adapters: &OpenAdapters) -> String {
@@ -309,7 +322,8 @@ fn capabilities(capabilities: &Capabilities) -> Vec<&'static str> {
     let flags = [
         (capabilities.logits, "structured output"),
         (capabilities.export, "sequence export"),
-        (capabilities.batch_invariant, "bit-identical rows"),
+        (capabilities.batch_invariant, "bit-identical in any batch"),
+        (capabilities.chunk_invariant, "bit-identical in any chunks"),
     ];
     let flags = flags.iter().filter(|(can, _)| *can).map(|(_, name)| *name);
     flags.chain(prefix).collect()

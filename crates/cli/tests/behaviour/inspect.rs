@@ -130,6 +130,83 @@ fn tensors_are_listed_on_request() {
 }
 
 #[test]
+fn program_lists_operations_and_buffers() {
+    let llama = golden("llama");
+    let flags = ["inspect", &llama, "--program", "--gpu=8.6"];
+    let text = loquat(flags).quiet();
+    for row in [
+        "model      llama",
+        "device     cuda, compute capability 8.6",
+        "path       general, since no fast kernels run on the GPU",
+        "matrices   bf16,",
+        "  logits          64 x 288 (73728 bytes)",
+        // Two layers of two KV heads of 16, key and value, in two bytes each.
+        "  pages of group 0: 16384 bytes for 64 tokens of 2 layers, reach All",
+        "\ngreedy: 2 operations",
+        "input -> query",
+    ] {
+        assert!(text.contains(row), "no {row:?} in:\n{text}");
+    }
+    let line = |text: &str, start: &str| {
+        text.lines()
+            .find(|line| line.starts_with(start))
+            .map(str::to_owned)
+    };
+    assert!(
+        line(&text, "  Linear ").unwrap().contains("64 x 64 bf16"),
+        "{text}"
+    );
+
+    let exact = loquat([
+        "inspect",
+        &golden("llama"),
+        "--program",
+        "--precision=reference",
+    ])
+    .quiet();
+    let path = line(&exact, "path").unwrap();
+    assert_eq!(path, "path       general, since it computes in f32");
+
+    let folder = tempfile::tempdir().unwrap();
+    let model = folder.path().join("model");
+    let model = model.to_str().unwrap();
+    loquat(["bench", "--synthetic", "llama-tiny:bf16", "--save", model]);
+    let fast = loquat(["inspect", model, "--program"]).quiet();
+    assert_eq!(line(&fast, "path").unwrap(), "path       fast");
+    // Five for each of two layers, the embedding, the head and the positions.
+    let decoding = line(&fast, "decoding").unwrap();
+    assert!(
+        decoding.ends_with("recorded as a graph and started ahead"),
+        "{decoding}"
+    );
+    assert!(fast.contains("FusedAttention"), "{fast}");
+
+    for (flags, words) in [
+        (&["--program", "--json"][..], "--json"),
+        (&["--gpu=9.0"], "--program"),
+        (&["--program", "--gpu=7.5"], "too old"),
+        (
+            &["--program", "--gpu=hopper"],
+            "is not a compute capability",
+        ),
+        (&["--program", "--kv-format=q8"], "bf16 or f32"),
+    ] {
+        let model = golden("llama");
+        let refused = loquat(
+            ["inspect", &model]
+                .iter()
+                .copied()
+                .chain(flags.iter().copied()),
+        );
+        assert!(
+            refused.code == 2 && refused.stderr.contains(words),
+            "{}",
+            refused.stderr
+        );
+    }
+}
+
+#[test]
 fn inspect_prints_aligned_rows() {
     let text = loquat(["inspect", &golden("gemma3_text")]).quiet();
     for row in [

@@ -123,7 +123,7 @@ pub fn batched_equals_single(subject: &Subject) -> Result<(), String> {
     for (row, (name, _)) in MIXES.iter().enumerate() {
         let found = adapted.probe.row_logits(row)?;
         let what = format!("the prompt of {name}");
-        adapted.probe.same(&what, &alone[row][0], &found)?;
+        adapted.probe.same_row(&what, &alone[row][0], &found)?;
     }
     let decoded = rows.iter().rev().map(|(id, _)| (*id, &next[..], ONE));
     adapted.probe.step(&decoded.collect::<Vec<_>>())?;
@@ -131,7 +131,7 @@ pub fn batched_equals_single(subject: &Subject) -> Result<(), String> {
         let found = adapted.probe.row_logits(row)?;
         let expected = &alone[MIXES.len() - 1 - row][1];
         let what = format!("the next token of {name}");
-        adapted.probe.same(&what, expected, &found)?;
+        adapted.probe.same_row(&what, expected, &found)?;
     }
     Ok(())
 }

@@ -63,7 +63,7 @@ pub fn batched_equals_single(subject: &Subject) -> Result<(), String> {
     }
     probe.step(&rows)?;
     for (row, (first, _)) in alone.iter().enumerate() {
-        probe.same(&format!("prompt row {row}"), first, &probe.row_logits(row)?)?;
+        probe.same_row(&format!("prompt row {row}"), first, &probe.row_logits(row)?)?;
     }
     // Decoding rows beside a new prompt, in another order.
     let newcomer = probe.create()?;
@@ -74,10 +74,10 @@ pub fn batched_equals_single(subject: &Subject) -> Result<(), String> {
         .collect();
     mixed.insert(3, (newcomer, &prompts[4], ONE));
     probe.step(&mixed)?;
-    probe.same("newcomer", &alone[4].0, &probe.row_logits(3)?)?;
+    probe.same_row("newcomer", &alone[4].0, &probe.row_logits(3)?)?;
     for (row, (_, second)) in alone.iter().rev().enumerate() {
         let place = if row < 3 { row } else { row + 1 };
-        probe.same(
+        probe.same_row(
             &format!("decode row {row}"),
             second,
             &probe.row_logits(place)?,
@@ -293,7 +293,7 @@ pub fn imported_equals_exported(subject: &Subject) -> Result<(), String> {
         }
         let expected = probe.logits(sequence, &tail, 1)?;
         let found = other.logits(imported, &tail, 1)?;
-        probe.same(&format!("import of {len}"), &expected, &found)?;
+        probe.same_row(&format!("import of {len}"), &expected, &found)?;
     }
     Ok(())
 }

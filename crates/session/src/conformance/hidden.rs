@@ -77,7 +77,7 @@ fn beside_others(probe: &mut TestSession, tokens: &[u32], whole: &[f32]) -> Resu
     ];
     probe.step(&rows)?;
     let last_two = &whole[whole.len() - 2 * width..];
-    probe.same("among other rows", last_two, &probe.row_hidden(1)?)?;
+    probe.same_row("among other rows", last_two, &probe.row_hidden(1)?)?;
     let twentieth = &whole[19 * width..20 * width];
     probe.same("the second such row", twentieth, &probe.row_hidden(3)?)?;
     if probe.output.logit_positions(1) + probe.output.hidden_positions(0) > 0 {

@@ -270,7 +270,7 @@ pub fn batched_equals_single(subject: &Subject) -> Result<(), String> {
         stepped.map_err(failed("step"))?;
         for (row, (first, second)) in alone.iter().enumerate() {
             let expected = if decoding { second } else { first };
-            probe.same(&format!("row {row}"), expected, &probe.row_logits(row)?)?;
+            probe.same_row(&format!("row {row}"), expected, &probe.row_logits(row)?)?;
         }
     }
     Ok(())
@@ -330,7 +330,7 @@ fn largest_logits(
         let own = logits.get(*token as usize).copied();
         let own = own.ok_or(format!("token {token} is outside the vocabulary"))?;
         // Two logits may both be off by the tolerance.
-        let margin = 2.0 * probe.tolerance.unwrap_or(0.0);
+        let margin = 2.0 * probe.row_tolerance();
         if largest - own > margin {
             return Err(format!("token {index} has {own}, the largest is {largest}"));
         }

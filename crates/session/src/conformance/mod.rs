@@ -1,7 +1,8 @@
 //! The contract's tests as a library: a backend's own test file is a few lines that call
 //! [`run`].
 //!
-//! If a session is batch-invariant, equality means equal bits; otherwise within the subject's
+//! Results of the same rows beside other ones are equal bits if a session is batch-invariant, results
+//! of other rows if it is chunk-invariant too; otherwise they are equal within the subject's
 //! tolerance.
 
 mod adapters;
@@ -298,7 +299,7 @@ pub fn max_difference(a: &[f32], b: &[f32]) -> f32 {
 /// A session with helpers for the checks.
 struct TestSession {
     session: Box<dyn Session>,
-    tolerance: Option<f32>,
+    tolerance: f32,
     batch: StepBatch,
     output: StepOutput,
 }
@@ -306,9 +307,8 @@ struct TestSession {
 impl TestSession {
     fn open(subject: &Subject, options: &SessionOptions) -> Result<Self, String> {
         let session = (subject.open)(options).map_err(|error| format!("open: {error}"))?;
-        let exact = session.capabilities().batch_invariant;
         Ok(Self {
-            tolerance: (!exact).then_some(subject.tolerance),
+            tolerance: subject.tolerance,
             session,
             batch: StepBatch::default(),
             output: StepOutput::default(),
@@ -387,12 +387,34 @@ impl TestSession {
         }
     }
 
+    /// Results of rows that may have been cut otherwise.
     fn same(&self, what: &str, a: &[f32], b: &[f32]) -> Result<(), String> {
-        let equal = match self.tolerance {
-            None => a.len() == b.len() && a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits()),
-            Some(tolerance) => a.len() == b.len() && max_difference(a, b) <= tolerance,
+        let promises = self.session.capabilities();
+        let exact = promises.batch_invariant && promises.chunk_invariant;
+        self.compare(what, (a, b), exact)
+    }
+
+    /// Results of the same rows, in steps with and without others.
+    fn same_row(&self, what: &str, a: &[f32], b: &[f32]) -> Result<(), String> {
+        self.compare(what, (a, b), self.session.capabilities().batch_invariant)
+    }
+
+    /// How much a row may differ beside others.
+    fn row_tolerance(&self) -> f32 {
+        if self.session.capabilities().batch_invariant {
+            0.0
+        } else {
+            self.tolerance
+        }
+    }
+
+    fn compare(&self, what: &str, (a, b): (&[f32], &[f32]), exact: bool) -> Result<(), String> {
+        let equal = if exact {
+            a.iter().zip(b).all(|(a, b)| a.to_bits() == b.to_bits())
+        } else {
+            max_difference(a, b) <= self.tolerance
         };
-        if equal {
+        if equal && a.len() == b.len() {
             Ok(())
         } else {
             Err(format!("{what}: differs by {}", max_difference(a, b)))

@@ -215,7 +215,7 @@ pub fn other_rows_survive(subject: &Subject) -> Result<(), String> {
     if let Some(error) = &errors[1] {
         return Err(format!("a good row was refused: {error}"));
     }
-    probe.same("the good row", &expected, &probe.row_logits(1)?)
+    probe.same_row("the good row", &expected, &probe.row_logits(1)?)
 }
 
 pub fn kv_runs_out(subject: &Subject) -> Result<(), String> {

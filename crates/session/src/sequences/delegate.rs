@@ -65,3 +65,66 @@ macro_rules! delegate_sequences {
         }
     };
 }
+
+/// The exports and imports of [`Session`](crate::Session), over a field of type
+/// [`Sequences`](crate::sequences::Sequences) with a
+/// [`TransferStorage`](crate::sequences::TransferStorage), and one of type
+/// [`TransferScope`](crate::sequences::TransferScope).
+#[macro_export]
+macro_rules! delegate_transfers {
+    ($sequences:ident, $scope:ident) => {
+        fn export(&self, sequence: $crate::SequenceId) -> Result<Vec<u8>, $crate::SessionError> {
+            self.$sequences.export(sequence, &self.$scope)
+        }
+
+        fn import(&mut self, bytes: &[u8]) -> Result<$crate::SequenceId, $crate::SessionError> {
+            self.$sequences.import_exported(bytes, &self.$scope)
+        }
+
+        fn range_fingerprint(&self) -> Result<u64, $crate::SessionError> {
+            Ok(self.$scope.range_fingerprint())
+        }
+
+        fn export_range(
+            &self,
+            sequence: $crate::SequenceId,
+            range: std::ops::Range<usize>,
+            out: &mut Vec<u8>,
+        ) -> Result<(), $crate::SessionError> {
+            let scope = &self.$scope;
+            self.$sequences.export_range(sequence, range, scope, out)
+        }
+
+        fn import_range(
+            &mut self,
+            sequence: $crate::SequenceId,
+            tokens: usize,
+            bytes: &[u8],
+        ) -> Result<(), $crate::SessionError> {
+            let scope = &self.$scope;
+            self.$sequences
+                .import_exported_range(sequence, tokens, bytes, scope)
+        }
+
+        fn export_tail(
+            &self,
+            sequence: $crate::SequenceId,
+            len: usize,
+            part: std::ops::Range<usize>,
+            out: &mut Vec<u8>,
+        ) -> Result<bool, $crate::SessionError> {
+            let scope = &self.$scope;
+            self.$sequences
+                .export_tail(sequence, len, &part, (scope, out))
+        }
+
+        fn import_tail(
+            &mut self,
+            sequence: $crate::SequenceId,
+            bytes: &[u8],
+        ) -> Result<bool, $crate::SessionError> {
+            let scope = &self.$scope;
+            self.$sequences.import_exported_tail(sequence, bytes, scope)
+        }
+    };
+}

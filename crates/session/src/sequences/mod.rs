@@ -38,6 +38,7 @@ mod storage;
 mod tails;
 #[cfg(test)]
 mod tests;
+mod transfers;
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -56,6 +57,7 @@ use slots::SlotPool;
 use snapshots::Snapshot;
 pub use snapshots::SnapshotPolicy;
 pub use storage::{CopyOnWrite, SequenceStorage};
+pub use transfers::{TransferScope, TransferStorage};
 
 use crate::{
     AdapterId, AdapterLimits, AdapterWeights, AppliedAdapter, Capabilities, HeldMemory, KvGroups,

@@ -259,6 +259,7 @@ fn capabilities(options: &FakeOptions) -> Capabilities {
         media_positions: options.media.capacity,
         adapters: options.adapters,
         batch_invariant: true,
+        chunk_invariant: true,
     }
 }
 
