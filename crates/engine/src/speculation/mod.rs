@@ -163,7 +163,10 @@ impl Speculator {
         let looks_up = match options.mode {
             SpeculationMode::Off => false,
             SpeculationMode::Lookup => can_cut,
-            SpeculationMode::Auto => can_cut && capabilities.batch_invariant,
+            // Verified drafts are rows of several tokens, beside others.
+            SpeculationMode::Auto => {
+                can_cut && capabilities.batch_invariant && capabilities.chunk_invariant
+            }
         };
         let proposer = looks_up.then(|| Box::new(PromptLookup::default()) as Box<dyn Proposer>);
         Self {
@@ -438,4 +441,36 @@ fn constrain(running: &mut Running, room: usize) -> usize {
         constraint.forget_ahead();
     }
     free
+}
+
+#[cfg(test)]
+mod tests {
+    use loquat_session::Session;
+    use loquat_testkit::fake_session::{FakeOptions, FakeSession};
+
+    use super::*;
+
+    /// A verified draft is a row of several tokens where decoding has rows of one.
+    #[test]
+    fn auto_needs_equal_bits_however_tokens_are_cut() {
+        let session = FakeSession::new(FakeOptions::default());
+        for (batch_invariant, chunk_invariant) in [(true, true), (true, false), (false, false)] {
+            let capabilities = Capabilities {
+                batch_invariant,
+                chunk_invariant,
+                ..session.capabilities().clone()
+            };
+            let proposes = |mode| {
+                let options = SpeculationOptions {
+                    mode,
+                    ..SpeculationOptions::default()
+                };
+                let speculator = Speculator::new(options, &capabilities, (64, false));
+                speculator.proposer.is_some()
+            };
+            let keeps_bits = batch_invariant && chunk_invariant;
+            assert_eq!(proposes(SpeculationMode::Auto), keeps_bits);
+            assert!(proposes(SpeculationMode::Lookup) && !proposes(SpeculationMode::Off));
+        }
+    }
 }
