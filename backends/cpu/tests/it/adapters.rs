@@ -1,7 +1,11 @@
 //! Adapters of files, against logits of peft, and of mlx-lm for what only that makes.
 
 use loquat_cpu::CpuBackend;
-use loquat_testkit::adapters::differences_from_peft;
+use loquat_session::conformance::max_difference;
+use loquat_session::{AppliedAdapter, Precision};
+use loquat_testkit::adapters::{AdaptedSession, differences_from_peft};
+use loquat_testkit::goldens::{self, Arrays};
+use loquat_weights::{AdapterWeights, Checkpoint};
 
 /// The accepted difference from peft, which computes the same in another order.
 const TOLERANCE: f32 = 1e-4;
@@ -21,9 +25,12 @@ fn dora_of_embedding_agrees_with_mlx_lm() {
     let adapter = AdapterWeights::open(&folder, &checkpoint.adapter_base()).unwrap();
     let arrays = Arrays::open(&folder).unwrap();
     let source = goldens::source(&base).unwrap();
-    let mut opened = open_with(source, &[adapter], Precision::Reference);
+    let mut opened =
+        AdaptedSession::open(&CpuBackend::AUTO, source, &[adapter], Precision::Reference);
     let whole = AppliedAdapter::whole(opened.ids[0]);
     let found = opened.logits(&[whole], &arrays.tokens("prompt_b"));
-    let difference = difference(&found, &arrays.floats("logits_b"));
+    let expected = arrays.floats("logits_b");
+    assert_eq!(found.len(), expected.len());
+    let difference = max_difference(&found, &expected);
     assert!(difference <= TOLERANCE, "differs by {difference}");
 }
