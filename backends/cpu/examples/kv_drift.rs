@@ -1,7 +1,7 @@
 //! How far each KV format moves a real model: log-probabilities of long texts, and whether a
 //! needle is found in a long prompt. Prints the rows of the tables in `docs/kv.md`.
 //!
-//! `cargo run --release -p loquat-cpu --example kv_drift -- MODEL.gguf NAME [DEPTHS]`
+//! `cargo run --release -p loquat-cpu --example kv_drift -- MODEL.gguf NAME [DEPTHS [FORMAT…]]`
 //!
 //! Texts are read with `--precision reference`: the rounding of activations in the fast precision
 //! moves log-probabilities more than most formats do. Needles are looked for in the fast one.
@@ -9,6 +9,8 @@
 //! The name is that of a file of `goldens-real`, whose token ids are the texts. A needle is a sequence
 //! of rarely used tokens in the middle of a text repeated to the depth. The prompt ends with the
 //! first half of the needle; found are the tokens of its other half that the model finds likeliest.
+//!
+//! Formats are compared with f32; all of `FORMATS` are run if none is named.
 
 use std::path::Path;
 
@@ -49,6 +51,10 @@ fn main() {
         .split(',')
         .map(|depth| depth.parse().unwrap())
         .collect();
+    let mut formats: Vec<String> = args.collect();
+    if formats.is_empty() {
+        formats = FORMATS.map(str::to_owned).to_vec();
+    }
     let source = goldens::source(Path::new(&model)).unwrap();
     let reference = reference(&name);
     let texts = reference.cases.iter().map(|case| &case.ids);
@@ -59,17 +65,15 @@ fn main() {
         .collect();
     println!("| format | KiB per token | mean difference | worst | text's mean |{heads}");
     println!("|---|---|---|---|---|{}", "---|".repeat(depths.len()));
-    let mut exact: Vec<f32> = Vec::new();
-    for format in FORMATS {
-        let format: KvFormat = format.parse().unwrap();
+    let read_texts = |format| -> Vec<f32> {
         let mut session = open(&source, format, Precision::Reference, 2048);
-        let found: Vec<f32> = texts
-            .iter()
-            .flat_map(|ids| logprobs(&mut *session, ids))
-            .collect();
-        if exact.is_empty() {
-            exact.clone_from(&found);
-        }
+        let all = texts.iter().flat_map(|ids| logprobs(&mut *session, ids));
+        all.collect()
+    };
+    let exact = read_texts(KvFormat::F32);
+    for format in formats {
+        let format: KvFormat = format.parse().unwrap();
+        let found = read_texts(format);
         let moved = found.iter().zip(&exact).map(|(a, b)| (a - b).abs());
         let mean = |values: &[f32]| values.iter().sum::<f32>() / values.len() as f32;
         let worst = moved.clone().fold(0.0f32, f32::max);
