@@ -96,10 +96,7 @@ pub fn tolerance(op: &str) -> f64 {
     /// As two steps of bf16: sums over many rounded probabilities, rounded again.
     const TWICE_ROUNDED: f64 = 2.0 / 128.0;
     match op {
-        "FusedResidual"
-        | "FusedGated"
-        | "FusedAttention"
-        | "FusedQkvFinish" => ADJACENT,
+        "FusedResidual" | "FusedGated" | "FusedAttention" | "FusedQkvFinish" => ADJACENT,
         "FusedPromptAttention" => TWICE_ROUNDED,
         _ => SUMMATION,
     }
