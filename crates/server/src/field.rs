@@ -44,6 +44,7 @@ fields! {
     Data = "data",
     Dimensions = "dimensions",
     Documents = "documents",
+    DraftMax = "speculative.n_max",
     Echo = "echo",
     Effort = "effort",
     EnableThinking = "enable_thinking",

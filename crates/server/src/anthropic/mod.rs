@@ -71,6 +71,7 @@ pub async fn messages(
         thinking,
         output_config,
         stream,
+        draft_max,
     } = value;
     let lease = app.lease(&caller, &model).await?;
     // The prompt is the one that `count_tokens` counts.
@@ -110,6 +111,7 @@ pub async fn messages(
     };
     let options = ReplyOptions {
         max_tokens: Some(max_tokens),
+        draft_tokens: draft_max,
         ..ReplyOptions::default()
     };
     let active = ActiveReply::start(submission, request, options).await;

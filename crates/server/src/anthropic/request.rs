@@ -36,6 +36,10 @@ pub struct MessagesRequest {
     /// Stream the reply as server-sent events.
     #[serde(default)]
     pub stream: bool,
+    /// Most tokens to draft and verify in one step; 0 for none. Drafts change the speed, not the
+    /// reply.
+    #[serde(rename = "speculative.n_max")]
+    pub draft_max: Option<usize>,
 }
 
 impl WireRequest for MessagesRequest {

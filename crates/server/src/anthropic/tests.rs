@@ -177,6 +177,7 @@ async fn invalid_fields_are_named() {
             "`output_config.format`",
         ),
         (json!({ "stop_sequences": [""] }), "`stop_sequences`"),
+        (json!({ "speculative.n_max": -1 }), "`speculative.n_max`"),
     ];
     let server = Harness::saying("hello");
     for (fields, expected) in cases {

@@ -4,7 +4,7 @@ use std::time::{Duration, Instant};
 
 use axum::http::header::CONTENT_TYPE;
 use axum::http::{Method, StatusCode};
-use loquat_engine::{Event, GenerateRequest, SamplingParams};
+use loquat_engine::{Event, GenerateRequest, SamplingParams, SpeculationMode};
 use serde_json::json;
 
 use crate::active_request::{ActiveRequest, Submission};
@@ -12,6 +12,7 @@ use crate::caller::Caller;
 use crate::config;
 use crate::error::ErrorKind;
 use crate::testing::{Harness, MODEL, Scripted};
+use crate::wire::IGNORED_HEADER;
 
 const ROUTE: &str = "/v1/completions";
 
@@ -169,6 +170,73 @@ async fn vllm_metrics_are_exposed() {
         samples["vllm:request_success_total{finished_reason=\"length\",model_name=\"tiny\"}"],
         1.0
     );
+}
+
+/// An answer that repeats its prompt, in every dialect: drafted for, unless the request has none.
+#[tokio::test]
+async fn drafts_are_counted() {
+    const TEXT: &str = "the cat sat on the mat, and the dog lay by the door";
+    let messages = json!([{ "role": "user", "content": TEXT }]);
+    let opened = format!("<|im_start|>user\n{TEXT}<|im_end|>\n<|im_start|>assistant\n");
+    // The path, the request, and where the field is.
+    let cases = [
+        ("/v1/chat/completions", json!({ "messages": messages }), ""),
+        (
+            "/v1/completions",
+            json!({ "prompt": opened, "max_tokens": 99 }),
+            "",
+        ),
+        ("/completion", json!({ "prompt": opened }), ""),
+        ("/v1/responses", json!({ "input": TEXT }), ""),
+        (
+            "/v1/messages",
+            json!({ "messages": messages, "max_tokens": 99 }),
+            "",
+        ),
+        (
+            "/api/chat",
+            json!({ "messages": messages, "stream": false }),
+            "options",
+        ),
+        (
+            "/api/generate",
+            json!({ "prompt": opened, "raw": true, "stream": false }),
+            "options",
+        ),
+    ];
+    for (path, mut body, within) in cases {
+        let model = Scripted {
+            delay: Duration::from_millis(1),
+            speculation: SpeculationMode::Lookup,
+            ..Scripted::new(TEXT)
+        };
+        let server = Harness::with(model, Harness::config());
+        body["model"] = json!(MODEL);
+        let mut fields = json!({ "speculative.n_max": 0 });
+        if !within.is_empty() {
+            fields = json!({ within: fields });
+        }
+        let mut without = body.clone();
+        for (name, value) in fields.as_object().expect("an object") {
+            without[name] = value.clone();
+        }
+        let names = ["drafts", "draft_tokens", "accepted_tokens"];
+        for (body, expected) in [(without, false), (body, true)] {
+            let reply = server.post(path, &body).await;
+            assert_eq!(reply.status(), StatusCode::OK, "{path}: {}", reply.text());
+            assert!(reply.text().contains(TEXT), "{path}: {}", reply.text());
+            let ignored = reply.response.headers().get(IGNORED_HEADER);
+            assert_eq!(ignored, None, "{path}");
+            let samples = scrape(&server).await;
+            let counts = names.map(|name| {
+                let name = format!("vllm:spec_decode_num_{name}_total");
+                model_value(&samples, &name)
+            });
+            assert_eq!(counts.map(|count| count > 0.0), [expected; 3], "{path}");
+            let [rows, drafted, accepted] = counts;
+            assert!(rows <= drafted && accepted <= drafted, "{path}");
+        }
+    }
 }
 
 #[tokio::test]

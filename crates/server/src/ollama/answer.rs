@@ -81,6 +81,7 @@ impl ReplyRequest {
             let unknown = std::mem::take(&mut options.unknown);
             let reply_options = ReplyOptions {
                 max_tokens_that_fit: options.max_tokens,
+                draft_tokens: options.draft_tokens,
                 ..ReplyOptions::default()
             };
             let prompt = lower
@@ -124,6 +125,7 @@ impl LoweredPrompt {
             Self::Text(request) => {
                 let request = GenerateRequest {
                     max_tokens: options.limit(&submission, request.prompt.len()),
+                    draft_tokens: options.draft_tokens,
                     cache_scope: submission.caller.cache_scope(None),
                     ..*request
                 };

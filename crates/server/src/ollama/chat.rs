@@ -41,7 +41,7 @@ pub struct OllamaChatRequest {
     pub tools: Option<Vec<OllamaTool>>,
     /// The format of the answer: `json`, or a JSON schema.
     pub format: Option<OllamaFormat>,
-    /// Sampling and stop options, by Ollama's names or the engine's.
+    /// Sampling and stop options, by Ollama's names or the engine's, and `speculative.n_max`.
     #[schema(value_type = Option<Object>)]
     pub options: Option<Map<String, Value>>,
     /// Stream lines of JSON; default true.

@@ -9,6 +9,7 @@ use crate::models::Loaded;
 use crate::sampling::{self, ALIASES};
 use crate::unknown_fields::{FieldPolicy, UnknownNames};
 
+const DRAFT_MAX: &str = Field::DraftMax.name();
 const LOADING: &str = "the configuration decides how models are loaded";
 
 /// Options without effect, with the reason, as the header `x-loquat-ignored` names them.
@@ -49,6 +50,8 @@ pub struct Options {
     pub stop: Vec<String>,
     /// The longest reply, shortened to what fits. The model's default if omitted.
     pub max_tokens: Option<usize>,
+    /// Most drafts in a step.
+    pub draft_tokens: Option<usize>,
     pub ignored: Vec<&'static str>,
     /// Unknown options that were ignored, as the header names them.
     pub unknown: Vec<String>,
@@ -64,6 +67,7 @@ impl Options {
             sampling: SamplingParams::default(),
             stop: Vec::new(),
             max_tokens: None,
+            draft_tokens: None,
             ignored: Vec::new(),
             unknown: Vec::new(),
         };
@@ -99,6 +103,7 @@ impl Options {
             check_context(&field, &value, context)?;
         }
         match name {
+            DRAFT_MAX => self.draft_tokens = Some(draft_tokens(&field, &value)?),
             "stop" => self.stop = stop(&field, &value)?,
             "num_predict" => self.max_tokens = Some(max_tokens(&field, &value)?),
             // A negative seed means a random one.
@@ -126,7 +131,7 @@ fn known_names() -> impl Iterator<Item = &'static str> {
     let listed = listed.filter_map(|(path, _)| path.strip_prefix("options."));
     let aliases = ALIASES.iter().map(|(theirs, _)| *theirs);
     let parameters = PARAMETERS.iter().map(|parameter| parameter.name);
-    let own = ["stop", "num_predict"].into_iter();
+    let own = ["stop", "num_predict", DRAFT_MAX].into_iter();
     own.chain(listed).chain(aliases).chain(parameters)
 }
 
@@ -185,6 +190,14 @@ fn max_tokens(field: &FieldPath, value: &Value) -> Result<usize, ApiError> {
             "must be a number of tokens, or -1 for no limit",
         )),
     }
+}
+
+fn draft_tokens(field: &FieldPath, value: &Value) -> Result<usize, ApiError> {
+    let most = value.as_u64().and_then(|most| usize::try_from(most).ok());
+    most.ok_or_else(|| {
+        let problem = "must be a number of tokens, or 0 for no drafts";
+        ApiError::invalid(field.clone(), problem)
+    })
 }
 
 fn check_context(field: &FieldPath, value: &Value, context: usize) -> Result<(), ApiError> {

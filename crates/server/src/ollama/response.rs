@@ -95,6 +95,7 @@ pub fn logprobs(enabled: Option<bool>, top: Option<usize>) -> Result<Option<Logp
 pub const REFUSED: &[(Field, &str)] = &[
     (Field::Truncate, NO_TRUNCATION),
     (Field::Shift, NO_TRUNCATION),
+    (Field::DraftMax, "send it in `options`"),
 ];
 
 const NO_TRUNCATION: &str = "prompts that exceed the context are refused";

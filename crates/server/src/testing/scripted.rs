@@ -95,6 +95,8 @@ pub struct Scripted {
     pub fim: bool,
     /// Its chat template.
     pub template: String,
+    /// Off by default: a script that repeats itself is still to take a step for each token.
+    pub speculation: SpeculationMode,
 }
 
 impl Scripted {
@@ -107,6 +109,7 @@ impl Scripted {
             hold: Arc::default(),
             fim: false,
             template: TEMPLATE.to_owned(),
+            speculation: SpeculationMode::Off,
         }
     }
 
@@ -168,9 +171,8 @@ impl Opener for Scripted {
         let options = EngineOptions {
             max_queue: model.max_queue,
             max_running: Some(model.parallel),
-            // A script that repeats itself is still to take a step for each token.
             speculation: SpeculationOptions {
-                mode: SpeculationMode::Off,
+                mode: self.speculation,
                 ..SpeculationOptions::default()
             },
             ..EngineOptions::default()

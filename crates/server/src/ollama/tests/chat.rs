@@ -254,6 +254,7 @@ async fn unsupported_fields_are_named() {
         (json!({ "keep_alive": "soon" }), "keep_alive"),
         (json!({ "truncate": true }), "truncate"),
         (json!({ "shift": true }), "shift"),
+        (json!({ "speculative.n_max": 0 }), "speculative.n_max"),
         (json!({ "top_logprobs": 3 }), "top_logprobs"),
         (
             json!({ "logprobs": true, "top_logprobs": 21 }),

@@ -83,6 +83,10 @@ async fn invalid_options_are_named() {
         (json!({ "num_predict": -3 }), "options.num_predict"),
         (json!({ "num_predict": "many" }), "options.num_predict"),
         (json!({ "stop": 5 }), "options.stop"),
+        (
+            json!({ "speculative.n_max": -1 }),
+            "options.speculative.n_max",
+        ),
         (json!({ "tfs_z": 0.5 }), "options.tfs_z"),
         (json!({ "tempreature": 0.5 }), "options.tempreature"),
         (json!({ "temperature": "hot" }), "options.temperature"),

@@ -70,6 +70,7 @@ pub fn lower(
         chat_template_kwargs,
         cache_salt,
         priority,
+        draft_max,
     } = request;
     let mut ignored = Vec::new();
     if background == Some(true) {
@@ -147,6 +148,7 @@ pub fn lower(
         options: ReplyOptions {
             max_tokens: max_output_tokens,
             priority: priority.unwrap_or(0),
+            draft_tokens: draft_max,
             cache_salt,
             ..ReplyOptions::default()
         },

@@ -66,6 +66,10 @@ pub struct ResponseRequest {
     pub cache_salt: Option<String>,
     /// Lower runs first, from -100 to 100; default 0. A key needs the scope `manage` for negative ones.
     pub priority: Option<i32>,
+    /// Most tokens to draft and verify in one step; 0 for none. Drafts change the speed, not the
+    /// reply.
+    #[serde(rename = "speculative.n_max")]
+    pub draft_max: Option<usize>,
 }
 
 impl WireRequest for ResponseRequest {

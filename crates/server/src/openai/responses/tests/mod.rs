@@ -154,6 +154,11 @@ async fn invalid_fields_are_named() {
             "`input` is missing",
         ),
         (json!({ "input": 5 }), Some("input"), "a string or a list"),
+        (
+            json!({ "speculative.n_max": -1 }),
+            Some("speculative.n_max"),
+            "`speculative.n_max`",
+        ),
         (json!({ "input": [] }), Some("input"), "`input` is empty"),
         (
             json!({ "inptu": 1 }),
