@@ -483,7 +483,7 @@ macro_rules! build {
             use crate::{attention, dense};
             use crate::{
                 AttendArgs, AttendQuery, Bf16Bits, DenseArgs, DenseProducts, DenseScratch, F16Bits,
-                Kernels, LANES, LowRankTile, PlainOut, PlainRows, Rounded,
+                Kernels, LowRankJob, PlainOut, PlainRows, Rounded,
             };
 
             build!(@kernels $(#[$feature])*;
@@ -538,14 +538,9 @@ macro_rules! build {
             }
 
             $(#[$feature])*
-            unsafe fn add_low_rank(
-                tile: &LowRankTile,
-                inner: &[f32],
-                scales: &[f32; LANES],
-                out: PlainOut,
-            ) {
+            unsafe fn add_low_rank(jobs: &[LowRankJob]) {
                 // SAFETY: as the caller's.
-                unsafe { crate::low_rank::add::<$register>(tile, inner, scales, out) }
+                unsafe { crate::low_rank::add::<$register>(jobs) }
             }
 
             pub const TABLE: Kernels = Kernels {

@@ -49,7 +49,7 @@ pub use element::{Bf16Bits, F16Bits, KvElement, PlainElement};
 pub use features::cpu_features;
 pub use float::{ConvWeights, DeltaStep, MambaStep};
 pub use kv_codes::{CodeFormat, CodeOperand, CodeSpan};
-pub use low_rank::LowRankTile;
+pub use low_rank::{LowRankJob, LowRankTile};
 pub use page::PagePtr;
 pub use plain::{Format, PlainOut, PlainRows, Rounded};
 pub use tile::{
@@ -110,8 +110,8 @@ pub struct Kernels {
     pub round_bf16: unsafe fn(&[f32], &mut [u32]) -> f32,
     pub plain: unsafe fn(&PlainRows, &[f32], PlainOut),
     pub plain_bf16: unsafe fn(&PlainRows, &Rounded, PlainOut),
-    /// Adds a tile of a low-rank product to every token's output.
-    pub add_low_rank: unsafe fn(&LowRankTile, &[f32], &[f32; LANES], PlainOut),
+    /// Adds tiles of low-rank products to outputs, in order.
+    pub add_low_rank: unsafe fn(&[LowRankJob]),
     pub attend_f32: Attend<f32>,
     pub attend_f16: Attend<F16Bits>,
     pub attend_bf16: Attend<Bf16Bits>,

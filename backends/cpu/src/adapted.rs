@@ -5,7 +5,7 @@
 
 use std::ops::Range;
 
-use loquat_cpu_kernels::{Kernels, LANES, PlainOut, prefetch};
+use loquat_cpu_kernels::{Kernels, LANES, LowRankJob, PlainOut, prefetch};
 use loquat_session::AdapterLimits;
 use loquat_spec::{FeedForward, Inner, Mixer, ModelSpec};
 use smallvec::SmallVec;
@@ -104,6 +104,9 @@ struct Output {
 /// The factors of each unit. Those of a decode step need no allocation.
 type FactorList<'a> = SmallVec<[&'a Factors; 32]>;
 
+/// What is added to some neighbouring tiles. Those of a decode step need no allocation.
+type Jobs<'a> = SmallVec<[LowRankJob<'a>; 16]>;
+
 /// What computes.
 pub struct Compute<'a> {
     pub kernels: &'static Kernels,
@@ -169,6 +172,8 @@ pub fn multiply_adapted<'a>(
             let reached = outputs[first..]
                 .iter()
                 .take_while(|output| output.product == product && output.rows.start < rows.end);
+            // Those of all adapters together: one token's sum alone waits for every multiplication.
+            let mut jobs = Jobs::new();
             for output in reached {
                 let own = output.rows.start.max(rows.start)..output.rows.end.min(rows.end);
                 let add = OutputTask {
@@ -179,10 +184,13 @@ pub fn multiply_adapted<'a>(
                     inner,
                 };
                 for tile in tiles.clone() {
-                    add.add_tile(own.clone(), tile);
+                    add.add_tile(own.clone(), tile, &mut jobs);
                     add.prefetch(tile + tiles.len());
                 }
             }
+            // SAFETY: this task alone writes the outputs of its tiles; the table was chosen for
+            // this machine.
+            unsafe { (kernels.add_low_rank)(&jobs) };
         });
     });
 }
@@ -335,7 +343,7 @@ struct OutputTask<'a> {
     inner: &'a [f32],
 }
 
-impl OutputTask<'_> {
+impl<'a> OutputTask<'a> {
     /// Requests a tile's factors, which are needed after the model's tile has been multiplied.
     fn prefetch(&self, tile: usize) {
         if tile * LANES < self.product.cols() {
@@ -345,8 +353,9 @@ impl OutputTask<'_> {
         }
     }
 
-    /// Adds to sixteen columns of some of the product's rows, which are the units' too.
-    fn add_tile(&self, rows: Range<usize>, tile: usize) {
+    /// Adds to sixteen columns of some of the product's rows, which are the units' too, or lists
+    /// the jobs that do.
+    fn add_tile(&self, rows: Range<usize>, tile: usize, jobs: &mut Jobs<'a>) {
         let cols = self.product.cols();
         let width = LANES.min(cols - tile * LANES);
         if width == LANES {
@@ -358,7 +367,7 @@ impl OutputTask<'_> {
                 stride: cols,
             };
             // SAFETY: as above.
-            unsafe { self.add(rows, tile, out) };
+            unsafe { self.list(rows, tile, out, jobs) };
             return;
         }
         // The last tile's padding must not overwrite the next row.
@@ -374,15 +383,21 @@ impl OutputTask<'_> {
                 start: padded.as_mut_ptr(),
                 stride: LANES,
             };
-            // SAFETY: there are sixteen values for one row.
-            unsafe { self.add(row..row + 1, tile, out) };
+            // SAFETY: there are sixteen values for one row; the table was chosen for this machine.
+            unsafe {
+                let mut jobs = Jobs::new();
+                self.list(row..row + 1, tile, out, &mut jobs);
+                (self.kernels.add_low_rank)(&jobs);
+            }
             values.copy_from_slice(&padded[..width]);
         }
     }
 
+    /// Scales the output and lists what is to be added to it.
+    ///
     /// # Safety
     /// `out` must be valid for sixteen values of each of the rows, for this thread alone.
-    unsafe fn add(&self, rows: Range<usize>, tile: usize, out: PlainOut) {
+    unsafe fn list(&self, rows: Range<usize>, tile: usize, out: PlainOut, jobs: &mut Jobs<'a>) {
         if let Some(own) = self.own_factors(tile) {
             for row in 0..rows.len() {
                 // SAFETY: the caller's promise.
@@ -396,16 +411,19 @@ impl OutputTask<'_> {
         for (unit, factors) in self.units.iter().zip(self.factors) {
             let at = unit.at + (rows.start - unit.rows.start) * unit.rank;
             let inner = &self.inner[at..at + rows.len() * unit.rank];
-            let of_tile;
             let scales = match &factors.lengths {
-                None => &unit.scales,
+                None => unit.scales,
                 Some(lengths) => {
-                    of_tile = lengths.factors(tile, &unit.scales);
-                    &std::array::from_fn(|lane| unit.scales[lane] * of_tile[lane])
+                    let of_tile = lengths.factors(tile, &unit.scales);
+                    std::array::from_fn(|lane| unit.scales[lane] * of_tile[lane])
                 }
             };
-            // SAFETY: the caller's promise; the table was chosen for this machine.
-            unsafe { (self.kernels.add_low_rank)(&factors.b(tile), inner, scales, out) };
+            jobs.push(LowRankJob {
+                tile: factors.b(tile),
+                inner,
+                scales,
+                out,
+            });
         }
     }
 

@@ -1,6 +1,6 @@
 //! Tiles of low-rank products, against sums in order, on every instruction set.
 
-use loquat_cpu_kernels::{Format, LANES, LowRankTile, PlainOut, supported};
+use loquat_cpu_kernels::{Format, LANES, LowRankJob, LowRankTile, PlainOut, supported};
 
 /// Values of a seed, from -1 to 1, that bf16 holds exactly.
 fn values(seed: u32, len: usize) -> Vec<f32> {
@@ -54,13 +54,72 @@ fn tiles_equal_sums_in_order() {
                     };
                     // SAFETY: the table was chosen for this machine, and every token has sixteen
                     // values at its stride.
-                    unsafe { (kernels.add_low_rank)(&tile, &inner, &scales, out) };
+                    unsafe {
+                        (kernels.add_low_rank)(&[LowRankJob {
+                            tile,
+                            inner: &inner,
+                            scales,
+                            out,
+                        }]);
+                    }
                     let bits = |values: &[f32]| -> Vec<u32> {
                         values.iter().map(|value| value.to_bits()).collect()
                     };
                     let what = (kernels.name, rank, tokens, format);
                     assert_eq!(bits(&found), bits(&expected), "{what:?}");
                 }
+            }
+        }
+    }
+}
+
+/// Jobs of single tokens, which are done side by side, some of them to the same output.
+#[test]
+fn jobs_together_equal_jobs_alone() {
+    for (format, width) in [(Format::F32, 4), (Format::Bf16, 2)] {
+        for ranks in [[16; 9], [3; 9], [8, 8, 8, 8, 8, 16, 8, 8, 8]] {
+            let make = |seed: usize, len: usize| values(seed as u32, len);
+            let bytes: Vec<Vec<u8>> = ranks
+                .iter()
+                .enumerate()
+                .map(|(job, rank)| {
+                    let values = make(job, rank * LANES);
+                    let of_value = |value: &f32| value.to_le_bytes()[4 - width..].to_vec();
+                    values.iter().flat_map(of_value).collect()
+                })
+                .collect();
+            let inner: Vec<Vec<f32>> = ranks
+                .iter()
+                .enumerate()
+                .map(|(job, rank)| make(10 + job, *rank))
+                .collect();
+            let before = values(3, 5 * LANES);
+            for kernels in supported() {
+                let run = |jobs_together: usize| -> Vec<u32> {
+                    let mut found = before.clone();
+                    let start = found.as_mut_ptr();
+                    let jobs: Vec<LowRankJob> = (0..ranks.len())
+                        .map(|job| LowRankJob {
+                            tile: LowRankTile {
+                                format,
+                                bytes: &bytes[job],
+                            },
+                            inner: &inner[job],
+                            scales: [0.5 + job as f32; LANES],
+                            out: PlainOut {
+                                start: start.wrapping_add(job / 2 * LANES),
+                                stride: LANES,
+                            },
+                        })
+                        .collect();
+                    for jobs in jobs.chunks(jobs_together) {
+                        // SAFETY: the table was chosen for this machine, and every job has sixteen
+                        // values.
+                        unsafe { (kernels.add_low_rank)(jobs) };
+                    }
+                    found.iter().map(|value| value.to_bits()).collect()
+                };
+                assert_eq!(run(9), run(1), "{:?}", (kernels.name, format, ranks));
             }
         }
     }
