@@ -6,6 +6,7 @@ use std::time::{Duration, Instant};
 use loquat_session::sequences::SnapshotPolicy;
 use loquat_session::{KvGroup, KvGroups, Reach};
 use loquat_testkit::fake_session::{Cost, FakeCounters, FakeOptions, FakeSession, VirtualClock};
+use loquat_text::Tokenizer;
 
 use crate::speculation::Proposer;
 use crate::time::TimeSource;
@@ -52,6 +53,7 @@ pub struct Reader {
     pub tokens: Vec<TokenInfo>,
     /// The sizes of token events.
     pub events: Vec<usize>,
+    pub text: String,
     /// When each token was taken.
     pub times: Vec<Duration>,
     pub ends: Vec<End>,
@@ -70,6 +72,15 @@ pub enum End {
 
 impl Harness {
     pub fn new(fake: FakeOptions, options: EngineOptions) -> Self {
+        Self::with_tokenizer(fake, None, options)
+    }
+
+    /// Without a tokenizer, events have no text.
+    pub fn with_tokenizer(
+        fake: FakeOptions,
+        tokenizer: Option<Tokenizer>,
+        options: EngineOptions,
+    ) -> Self {
         let clock = Arc::new(VirtualClock::default());
         let session = FakeSession::new(FakeOptions {
             clock: Some(Arc::clone(&clock)),
@@ -78,8 +89,8 @@ impl Harness {
         let counters = session.counters();
         let (start, ticks) = (Instant::now(), Arc::clone(&clock));
         let time = TimeSource::new(move || start + ticks.elapsed());
-        let (engine, worker) =
-            Engine::assemble(Box::new(session), None, options, time).expect("legal options");
+        let assembled = Engine::assemble(Box::new(session), tokenizer, options, time);
+        let (engine, worker) = assembled.expect("legal options");
         Self {
             engine,
             worker,
@@ -119,6 +130,7 @@ impl Harness {
             embedding: None,
             tokens: Vec::new(),
             events: Vec::new(),
+            text: String::new(),
             times: Vec::new(),
             ends: Vec::new(),
         });
@@ -269,8 +281,9 @@ impl Reader {
             Event::Embedding(embedding) => {
                 assert!(self.embedding.replace(embedding).is_none(), "once");
             }
-            Event::Tokens { tokens, .. } => {
+            Event::Tokens { tokens, text } => {
                 self.events.push(tokens.len());
+                self.text.push_str(&text);
                 self.times.extend(tokens.iter().map(|_| now));
                 self.tokens.extend(tokens);
             }
@@ -279,13 +292,16 @@ impl Reader {
                 usage,
                 timings,
                 seed,
-                ..
-            } => self.ends.push(End::Finished {
-                reason,
-                usage,
-                timings,
-                seed,
-            }),
+                text,
+            } => {
+                self.text.push_str(&text);
+                self.ends.push(End::Finished {
+                    reason,
+                    usage,
+                    timings,
+                    seed,
+                });
+            }
             Event::Failed(error) => self.ends.push(End::Failed(error)),
         }
     }
