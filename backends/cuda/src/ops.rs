@@ -666,7 +666,7 @@ pub struct Largest {
     pub reserved: u32,
 }
 
-/// For each of `[count][vocab]` the token that its [`DrawTable`](crate::draw::DrawTable) draws.
+/// For each of `[count][vocab]` the token that its `DrawTable` draws.
 #[repr(C)]
 #[derive(NoUninit, Debug, Clone, Copy, PartialEq)]
 pub struct DrawTokens {

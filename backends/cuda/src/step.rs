@@ -47,7 +47,7 @@ pub struct Tables {
     pub pages: Address,
     /// `u32[emitted]`: the tokens after which something is emitted.
     pub emitted: Address,
-    /// [`DrawTable`](crate::draw::DrawTable) of each position whose token is drawn.
+    /// `DrawTable` of each position whose token is drawn.
     pub draws: Address,
 }
 
