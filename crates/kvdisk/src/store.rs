@@ -4,7 +4,7 @@ use std::collections::HashSet;
 use std::fmt;
 use std::io;
 use std::path::PathBuf;
-use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
+use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
@@ -57,23 +57,54 @@ pub(crate) struct Shared {
     pub queued: AtomicUsize,
     /// Of the writer.
     pub pace: Pace,
-    /// The writer has listed the folder.
-    pub is_listed: AtomicBool,
-    /// Blocks that exist or wait for the writer, as far as this process knows.
-    known: Mutex<HashSet<BlockKey>>,
+    known: Mutex<KnownBlocks>,
 }
 
 impl Shared {
-    fn known(&self) -> MutexGuard<'_, HashSet<BlockKey>> {
+    fn known(&self) -> MutexGuard<'_, KnownBlocks> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     pub fn learn(&self, keys: impl IntoIterator<Item = BlockKey>) {
-        self.known().extend(keys);
+        self.known().keys.extend(keys);
+    }
+
+    pub fn learn_listed(&self, keys: impl IntoIterator<Item = BlockKey>) {
+        self.known().learn_listed(keys);
     }
 
     pub fn forget(&self, key: &BlockKey) {
-        self.known().remove(key);
+        self.known().forget(key);
+    }
+}
+
+/// Blocks that exist or wait for the writer, as far as this process knows.
+struct KnownBlocks {
+    keys: HashSet<BlockKey>,
+    /// Blocks forgotten while the writer lists the folder: its list may still have them. `None` once
+    /// the folder is listed.
+    forgotten: Option<HashSet<BlockKey>>,
+}
+
+impl KnownBlocks {
+    fn new() -> Self {
+        Self {
+            keys: HashSet::new(),
+            forgotten: Some(HashSet::new()),
+        }
+    }
+
+    fn forget(&mut self, key: &BlockKey) {
+        self.keys.remove(key);
+        if let Some(forgotten) = &mut self.forgotten {
+            forgotten.insert(*key);
+        }
+    }
+
+    fn learn_listed(&mut self, keys: impl IntoIterator<Item = BlockKey>) {
+        let forgotten = self.forgotten.take().unwrap_or_default();
+        let keys = keys.into_iter().filter(|key| !forgotten.contains(key));
+        self.keys.extend(keys);
     }
 }
 
@@ -102,8 +133,7 @@ impl DiskCache {
             wake: Box::new(wake),
             queued: AtomicUsize::new(0),
             pace: Pace::default(),
-            is_listed: AtomicBool::new(false),
-            known: Mutex::default(),
+            known: Mutex::new(KnownBlocks::new()),
         });
         let (reads, requests) = mpsc::channel();
         let (writes, commands) = mpsc::channel();
@@ -146,12 +176,13 @@ impl DiskCache {
 
     /// Whether the block exists or waits for the writer, as far as this process knows.
     pub fn contains(&self, key: &BlockKey) -> bool {
-        self.shared.known().contains(key)
+        self.shared.known().keys.contains(key)
     }
 
     /// Whether the block may exist: also before the folder is listed, which takes a moment.
     pub fn may_contain(&self, key: &BlockKey) -> bool {
-        !self.shared.is_listed.load(Ordering::Acquire) || self.contains(key)
+        let known = self.shared.known();
+        known.forgotten.is_some() || known.keys.contains(key)
     }
 
     /// Whether the writer takes another block without much waiting in memory.
@@ -235,4 +266,28 @@ fn spawn(name: &str, work: impl FnOnce() + Send + 'static) -> io::Result<JoinHan
     std::thread::Builder::new()
         .name(name.to_owned())
         .spawn(work)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::PrefixIdentity;
+
+    /// The list was read before the file was removed.
+    #[test]
+    fn blocks_removed_while_listing_stay_unknown() {
+        let identity = PrefixIdentity {
+            model: 1,
+            block_tokens: 4,
+            scope: None,
+            adapters: &[],
+        };
+        let [kept, removed, rewritten] = [0, 1, 2].map(|index| identity.root().part(index));
+        let mut known = KnownBlocks::new();
+        known.forget(&removed);
+        known.forget(&rewritten);
+        known.keys.insert(rewritten);
+        known.learn_listed([kept, removed, rewritten]);
+        assert_eq!(known.keys, HashSet::from([kept, rewritten]));
+    }
 }

@@ -40,11 +40,11 @@ pub(crate) fn run(shared: &Arc<Shared>, commands: &Receiver<WriteCommand>) {
         uncounted: 0,
         failing: false,
     };
-    match writer.count() {
-        Ok(blocks) => shared.learn(blocks.iter().map(|block| block.key)),
-        Err(error) => tracing::warn!(%error, "the folder of cached keys and values is unreadable"),
-    }
-    shared.is_listed.store(true, Ordering::Release);
+    let listed = writer.count().unwrap_or_else(|error| {
+        tracing::warn!(%error, "the folder of cached keys and values is unreadable");
+        Vec::new()
+    });
+    shared.learn_listed(listed.iter().map(|block| block.key));
     yield_to_others();
     for command in commands {
         match command {
