@@ -183,7 +183,7 @@ fn stop_token_inside_block_ends_request() {
 #[test]
 fn stop_string_inside_block_ends_request() {
     const TEXT: &str = "One, two – three; four, five.";
-    let path = loquat_testkit::goldens::family("llama");
+    let path = loquat_testkit::goldens::fixtures().join("goldens/llama");
     let tokenizer = Tokenizer::from_huggingface(&path).expect("the golden tokenizer");
     let script = tokenizer.encode(TEXT, Special::PLAIN).expect("tokens");
     let fake = FakeOptions {
