@@ -144,22 +144,12 @@ __device__ inline uint4 load_weights(const void* p) {
     asm volatile("ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3}, [%4];" : "=r"(v.x), "=r"(v.y), "=r"(v.z), "=r"(v.w) : "l"(p) : "memory");
     return v;
 }
-__device__ inline uint2 load_weights2(const void* p) {
-    uint2 v;
-    asm volatile("ld.global.L1::no_allocate.v2.u32 {%0,%1}, [%2];" : "=r"(v.x), "=r"(v.y) : "l"(p) : "memory");
-    return v;
-}
 // Volatile, so that it stays in front of the load that reuses a.
 __device__ inline void mma(float (&c)[4], uint32_t a0, uint32_t a1, uint32_t a2, uint32_t a3, uint32_t b0, uint32_t b1) {
     asm volatile("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, {%0,%1,%2,%3};"
                  : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3]) : "r"(a0), "r"(a1), "r"(a2), "r"(a3), "r"(b0), "r"(b1));
 }
 __device__ inline void mma(float (&c)[4], const uint4& a, uint32_t b0, uint32_t b1) { mma(c, a.x, a.y, a.z, a.w, b0, b1); }
-__device__ inline uint32_t transpose8(uint32_t v) {  // an 8x8 matrix of 16-bit values spread over the warp
-    uint32_t r;
-    asm volatile("movmatrix.sync.aligned.m8n8.trans.b16 %0, %1;" : "=r"(r) : "r"(v));
-    return r;
-}
 __device__ inline uint32_t pack2(float a, float b) {
     bf162 v = __floats2bfloat162_rn(a, b);
     return *(uint32_t*)&v;
@@ -486,12 +476,9 @@ __device__ inline void barrier_arrive_remote(uint32_t bar, int rank) {
 __device__ inline void barrier_wait(uint32_t bar, uint32_t parity) {
     asm volatile("{.reg .pred p;\n WAIT: mbarrier.try_wait.parity.shared::cta.b64 p, [%0], %1;\n @p bra DONE;\n bra WAIT;\n DONE:}" ::"r"(bar), "r"(parity) : "memory");
 }
-// Floats to another block's shared memory, whose barrier counts the bytes. Both addresses are the cluster's.
+// A float to another block's shared memory, whose barrier counts the bytes. Both addresses are the cluster's.
 __device__ inline void send(uint32_t to, float a, uint32_t bar) {
     asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.f32 [%0], %1, [%2];" ::"r"(to), "f"(a), "r"(bar) : "memory");
-}
-__device__ inline void send2(uint32_t to, float a, float b, uint32_t bar) {
-    asm volatile("st.async.weak.shared::cluster.mbarrier::complete_tx::bytes.v2.f32 [%0], {%1, %2}, [%3];" ::"r"(to), "f"(a), "f"(b), "r"(bar) : "memory");
 }
 
 // One new token per row against its row's pages, for one KV head and its query heads, which a cluster of CL blocks shares.

@@ -256,6 +256,7 @@ fn tiled_shape(
         tiled_estimate(form, groups, epilogue, linear, step, occupancy)
     });
     let best = estimates.min_by(|(one, _), (other, _)| one.total_cmp(other));
+    // There always is one: forms that do not cut columns have room.
     best.map_or(LaunchShape::new("gemm_store_n16", 0, 0), |(_, shape)| shape)
 }
 
