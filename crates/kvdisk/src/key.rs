@@ -274,8 +274,8 @@ mod tests {
         assert!(keys.iter().zip(&changed).all(|(a, b)| a != b));
     }
 
-    /// In one block, over an edge, and in the tail; equal ones have equal names, whatever tokens
-    /// stand there.
+    /// In one block, over an edge, and in the tail; equal ones have equal names, whatever ids
+    /// their placeholder tokens have.
     #[test]
     fn media_are_told_apart_by_content_and_place() {
         let root = IDENTITY.root();

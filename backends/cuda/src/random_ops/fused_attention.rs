@@ -139,33 +139,59 @@ fn angles(b: &mut Builder, pairs: usize) -> [Operand; 2] {
     })
 }
 
+/// Adds the pages of the rows; `compared`: what they hold afterwards, if the operation writes to them.
+fn add_pages(b: &mut Builder, layer: &mut Layer, rows: &mut [Row], compared: Option<Element>) {
+    let pages = place_pages(b, rows);
+    set_page_runs(b, layer, rows);
+    let pool = pool(b, layer, rows, pages);
+    layer.pages = b.add(pool, compared);
+}
+
+/// Heads of the step's tokens, and what norm and rope need.
+struct HeadInputs {
+    qkv: Operand,
+    /// Cosines and sines.
+    angles: [Operand; 2],
+    /// Of queries and keys.
+    gains: [Operand; 2],
+    pairs: usize,
+}
+
+impl HeadInputs {
+    fn random(b: &mut Builder, layer: &Layer, heads: usize) -> Self {
+        let head_dim = layer.head_dim;
+        let mut qkv = b.random_values(b.tokens * (heads + 2 * layer.heads) * head_dim, 2.0);
+        b.spoil_seldom(&mut qkv);
+        let qkv = b.input(&qkv);
+        let pairs = b.pick(&[head_dim / 2, head_dim / 2, head_dim / 4, 1, 0]);
+        Self {
+            qkv,
+            angles: angles(b, pairs),
+            gains: [(); 2].map(|()| b.optional(head_dim, 2.0)),
+            pairs,
+        }
+    }
+}
+
 pub fn qkv_finish(mut b: Builder) -> Case {
     let (mut layer, sharing) = layer(&mut b);
     let (mut rows, _) = set_long_rows(&mut b, &layer, 0);
-    let pages = place_pages(&mut b, &mut rows);
-    set_page_runs(&mut b, &layer, &rows);
-    let pool = pool(&mut b, &layer, &rows, pages);
-    layer.pages = b.add(pool, Some(Element::Bf16));
+    add_pages(&mut b, &mut layer, &mut rows, Some(Element::Bf16));
     let (heads, head_dim) = (layer.heads * sharing, layer.head_dim);
-    let mut qkv = b.random_values(b.tokens * (heads + 2 * layer.heads) * head_dim, 2.0);
-    b.spoil_seldom(&mut qkv);
-    let qkv = b.input(&qkv);
-    let pairs = b.pick(&[head_dim / 2, head_dim / 2, head_dim / 4, 1, 0]);
-    let [cos, sin] = angles(&mut b, pairs);
-    let gains = [(); 2].map(|()| b.optional(head_dim, 2.0));
+    let inputs = HeadInputs::random(&mut b, &layer, heads);
     let query = b.rounded_outputs(b.tokens * heads * head_dim);
     let eps = b.pick(&[1e-6, 1e-5]);
     b.finish(move |placed| {
         let op = FusedQkvFinish {
             kv: layer.place(placed),
-            qkv: placed.at(qkv),
-            cos: placed.at(cos),
-            sin: placed.at(sin),
-            query_gain: placed.at(gains[0]),
-            key_gain: placed.at(gains[1]),
+            qkv: placed.at(inputs.qkv),
+            cos: placed.at(inputs.angles[0]),
+            sin: placed.at(inputs.angles[1]),
+            query_gain: placed.at(inputs.gains[0]),
+            key_gain: placed.at(inputs.gains[1]),
             query: placed.at(query),
             heads: heads as u32,
-            pairs: pairs as u32,
+            pairs: inputs.pairs as u32,
             eps,
             flags: 0,
         };
@@ -177,10 +203,7 @@ pub fn prompt_attention(mut b: Builder) -> Case {
     let (mut layer, sharing) = layer(&mut b);
     let reach_len = b.pick(&[0, 0, 0, 1, 2, 64, 65, 100, 131]);
     let (mut rows, first_row) = set_long_rows(&mut b, &layer, reach_len);
-    let pages = place_pages(&mut b, &mut rows);
-    set_page_runs(&mut b, &layer, &rows);
-    let pool = pool(&mut b, &layer, &rows, pages);
-    layer.pages = b.add(pool, None);
+    add_pages(&mut b, &mut layer, &mut rows, None);
     let (heads, head_dim) = (layer.heads * sharing, layer.head_dim);
     let query = b.random_values(b.tokens * heads * head_dim, 2.0);
     let query = b.rounded_input(&query);
@@ -211,17 +234,9 @@ pub fn attention(mut b: Builder) -> Case {
     let (mut layer, sharing) = layer(&mut b);
     let reach_len = b.pick(&[0, 0, 0, 1, 2, 64, 65, 100, 131]);
     let (mut rows, first_row) = set_rows(&mut b, &layer, reach_len);
-    let pages = place_pages(&mut b, &mut rows);
-    set_page_runs(&mut b, &layer, &rows);
-    let pool = pool(&mut b, &layer, &rows, pages);
-    layer.pages = b.add(pool, Some(Element::Bf16));
+    add_pages(&mut b, &mut layer, &mut rows, Some(Element::Bf16));
     let (heads, head_dim) = (layer.heads * sharing, layer.head_dim);
-    let mut qkv = b.random_values(b.tokens * (heads + 2 * layer.heads) * head_dim, 2.0);
-    b.spoil_seldom(&mut qkv);
-    let qkv = b.input(&qkv);
-    let pairs = b.pick(&[head_dim / 2, head_dim / 2, head_dim / 4, 1, 0]);
-    let [cos, sin] = angles(&mut b, pairs);
-    let gains = [(); 2].map(|()| b.optional(head_dim, 2.0));
+    let inputs = HeadInputs::random(&mut b, &layer, heads);
     let layout = XLayout::random(&mut b, heads * head_dim, true);
     let out = b.rounded_outputs(layout.len);
     let softcap = b.pick(&[0.0, 0.0, 5.0]);
@@ -230,14 +245,14 @@ pub fn attention(mut b: Builder) -> Case {
     b.finish(move |placed| {
         let op = FusedAttention {
             kv: layer.place(placed),
-            qkv: placed.at(qkv),
-            cos: placed.at(cos),
-            sin: placed.at(sin),
-            query_gain: placed.at(gains[0]),
-            key_gain: placed.at(gains[1]),
+            qkv: placed.at(inputs.qkv),
+            cos: placed.at(inputs.angles[0]),
+            sin: placed.at(inputs.angles[1]),
+            query_gain: placed.at(inputs.gains[0]),
+            key_gain: placed.at(inputs.gains[1]),
             out: placed.at(out),
             heads: heads as u32,
-            pairs: pairs as u32,
+            pairs: inputs.pairs as u32,
             reach_len: reach_len as u32,
             first_row: first_row as u32,
             scale,
